@@ -1,0 +1,230 @@
+"""The service as its front doors see it: HTTP, WebSocket, the ops socket and the console call only this.
+
+`swapd.serve` builds the one implementation. Views are what clients get, field by field; they carry no
+prompt and no text except where a field says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from swapd.messages.generation import Sampling
+
+SessionState = Literal[
+    "created", "running", "migrating", "recovering", "parked", "completed", "failed", "cancelled"
+]
+DrainState = Literal["running", "drained", "blocked", "cancelled"]
+Outcome = Literal[
+    "completed_native",
+    "completed_replay",
+    "completed_redispatch",
+    "rehomed_source",
+    "parked",
+    "aborted_source_resumed",
+    "cancelled",
+    "blocked",
+    "failed",
+]
+OnDisconnect = Literal["cancel", "pause", "continue"]
+DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27)."""
+
+    namespace: str
+    is_operator: bool = False
+
+
+class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/sessions`. `prompt` is text or token ids; sampling fields stand beside it."""
+
+    prompt: str | list[int]
+    max_new_tokens: int
+    model: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    seed: int | None = None
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    allow_replay_fallback: bool = False
+    on_disconnect: OnDisconnect | None = None
+    max_lifetime_s: float | None = None
+
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_tokens=self.min_tokens,
+            seed=self.seed,
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """`GET /v1/sessions/{id}` (H10). `cursor` is the id of the last durable event."""
+
+    id: str
+    state: SessionState
+    model: str
+    cursor: int
+    prompt_tokens: int
+    accepted: int
+    max_new_tokens: int
+    worker: str | None
+    epoch: int
+    created_at: float
+    finished_at: float | None = None
+    finish_reason: str | None = None
+    code: str | None = None
+
+
+class SessionOutcome(msgspec.Struct, frozen=True):
+    """What a drain did with one session (H54). Times in ms, sizes in bytes."""
+
+    session: str
+    outcome: Outcome | None
+    reason: str | None
+    phase: str
+    target: str | None = None
+    frozen_ms: float | None = None
+    precopied_bytes: int = 0
+    frozen_bytes: int = 0
+    rounds: int = 0
+    reuse: float | None = None
+    recomputed_tokens: int = 0
+    copy_started_at: float | None = None
+    copy_ended_at: float | None = None
+
+
+class DrainView(msgspec.Struct, frozen=True):
+    """`GET /v1/drains/{id}`: one entry a session that was on the worker."""
+
+    id: str
+    worker: str
+    state: DrainState
+    origin: DrainOrigin
+    created_at: float
+    deadline_s: float
+    finished_at: float | None
+    sessions: tuple[SessionOutcome, ...]
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """`GET /v1/workers`. Blocks are KV blocks; `committed_blocks` is the coordinator's ledger (H46)."""
+
+    id: str
+    state: Literal["starting", "ready", "suspect", "dead", "stopped"]
+    admitting: bool
+    reason: str | None
+    incarnation: str | None
+    engine: str | None
+    model: str | None
+    device: str
+    pid: int | None
+    sessions: int
+    usable_blocks: int
+    committed_blocks: int
+    free_blocks: int | None
+    drain: str | None
+    stats: dict[str, float]
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """`/readyz`: 200 when `ready`, else 503 with reasons."""
+
+    ready: bool
+    reasons: tuple[str, ...]
+
+
+class Event(NamedTuple):
+    """One durable event: `id` is the cursor after it, `data` its JSON, encoded once for all readers."""
+
+    id: int
+    name: Literal["created", "token", "completed", "failed", "cancelled"]
+    data: bytes
+
+
+class Subscription(Protocol):
+    """A reader of one session. It sees each event after its cursor once, in order, then the end."""
+
+    @property
+    def cursor(self) -> int:
+        """The id of the last event handed out, or where reading began."""
+
+    def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
+        """Batches of events; ends after the terminal event, or when the service stops."""
+
+
+class Service(Protocol):
+    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal."""
+
+    def authenticate(self, token: str | None) -> Caller:
+        """Raises `unauthenticated`. Constant-time over all configured tokens."""
+
+    async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
+        """Durable before it returns (H1). Raises the codes under "requests" and "admission"."""
+
+    async def session(self, caller: Caller, session: str) -> SessionView:
+        """Raises `session_unknown`, also for another namespace's (H9)."""
+
+    async def cancel_session(self, caller: Caller, session: str) -> SessionView:
+        """End it as `cancelled`; a finished one is left as it is (H3)."""
+
+    def subscribe(
+        self, caller: Caller, session: str, after: int | None
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Events strictly after `after` (None: from `created`). Raises `session_unknown`, `cursor_ahead`.
+
+        While it is open the session counts as having a reader (H32).
+        """
+
+    async def workers(self, caller: Caller) -> Sequence[WorkerView]:
+        """Raises `operator_required`."""
+
+    async def sessions(self, caller: Caller) -> Sequence[SessionView]:
+        """Nonterminal sessions: the caller's namespace, or all for an operator."""
+
+    async def start_drain(
+        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+    ) -> DrainView:
+        """Close the worker, then move what runs on it (H50-H65). Raises `worker_unknown`, `drain_exists`."""
+
+    async def drain(self, caller: Caller, drain: str) -> DrainView:
+        """Raises `drain_unknown`."""
+
+    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+        """Newest first, bounded."""
+
+    async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
+        """Reopen the worker; moves in flight come to a clean end first (H61)."""
+
+    def readiness(self) -> Readiness:
+        """Why the service as a whole can or cannot take work (H45)."""
+
+    def limits(self) -> dict[str, Any]:
+        """The effective limits (H176)."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether shutdown has begun."""
+
+    async def wait_stopping(self) -> None:
+        """Return when shutdown begins, so that streams can end with their cursor intact."""

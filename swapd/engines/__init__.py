@@ -1,0 +1,1 @@
+"""Adapters to inference engines. Only `swapd.worker` imports them."""

@@ -1,0 +1,192 @@
+"""Every way a request can be refused: one stable code, one sentence, one HTTP status each.
+
+A code is part of the public interface: it is never renamed and never carries data. The sentence
+tells a person what to do. `SwapdError.detail` may add numbers and names, never a secret, a prompt,
+a token id or generated text.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class Code(StrEnum):
+    """Stable reason codes, as clients, operators and logs see them."""
+
+    # requests
+    UNAUTHENTICATED = "unauthenticated"
+    OPERATOR_REQUIRED = "operator_required"
+    NOT_FOUND = "not_found"
+    SESSION_UNKNOWN = "session_unknown"
+    WORKER_UNKNOWN = "worker_unknown"
+    DRAIN_UNKNOWN = "drain_unknown"
+    MODEL_UNKNOWN = "model_unknown"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    MALFORMED_JSON = "malformed_json"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    INVALID_REQUEST = "invalid_request"
+    PROMPT_EMPTY = "prompt_empty"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    CURSOR_INVALID = "cursor_invalid"
+    CURSOR_AHEAD = "cursor_ahead"
+    IDEMPOTENCY_CONFLICT = "idempotency_conflict"
+    # admission
+    CAPACITY = "capacity"
+    NO_ADMITTING_WORKER = "no_admitting_worker"
+    NOT_READY = "not_ready"
+    STOPPING = "stopping"
+    # drains and moves
+    DRAIN_EXISTS = "drain_exists"
+    MIGRATION_DISABLED = "migration_disabled"
+    NO_EDGE = "no_edge"
+    NO_TARGET = "no_target"
+    ARENA_UNAVAILABLE = "arena_unavailable"
+    ARENA_TOO_SMALL = "arena_too_small"
+    ARENA_EXHAUSTED = "arena_exhausted"
+    TARGET_FULL = "target_full"
+    NOT_ELIGIBLE = "not_eligible"
+    ALREADY_FINISHED = "already_finished"
+    PRECOPY_DIVERGED = "precopy_diverged"
+    CHECKSUM_MISMATCH = "checksum_mismatch"
+    MANIFEST_MISMATCH = "manifest_mismatch"
+    LEASE_STALE = "lease_stale"
+    LEASE_EXPIRED = "lease_expired"
+    STEP_TIMEOUT = "step_timeout"
+    SOURCE_LOST = "source_lost"
+    TARGET_LOST = "target_lost"
+    DEADLINE = "deadline"
+    DRAIN_CANCELLED = "drain_cancelled"
+    SESSION_CANCELLED = "session_cancelled"
+    COORDINATOR_RESTART = "coordinator_restart"
+    # ends of a session
+    RECOVERY_UNAVAILABLE = "recovery_unavailable"
+    LIFETIME_EXCEEDED = "lifetime_exceeded"
+    DISCONNECT_GRACE_EXPIRED = "disconnect_grace_expired"
+    ENGINE_FAILED = "engine_failed"
+    # messages between processes
+    FRAME_TOO_LARGE = "frame_too_large"
+    FRAME_MALFORMED = "frame_malformed"
+    VERSION_UNSUPPORTED = "version_unsupported"
+    FENCED = "fenced"
+    EPOCH_STALE = "epoch_stale"
+    TIMEOUT = "timeout"
+    # start
+    COORDINATOR_LOCK_HELD = "coordinator_lock_held"
+    WORKER_LOCK_HELD = "worker_lock_held"
+    SOCKET_PATH_TOO_LONG = "socket_path_too_long"
+    CONFIG_INVALID = "config_invalid"
+    MODEL_MISSING = "model_missing"
+    MODEL_UNSUPPORTED = "model_unsupported"
+    ENGINE_UNCHECKED = "engine_unchecked"
+    ENGINE_REFUSED = "engine_refused"
+    STORE_FAILED = "store_failed"
+    SCHEMA_NEWER = "schema_newer"
+    INTERNAL = "internal"
+
+
+class Reason(NamedTuple):
+    """What a code means outside: HTTP status, whether trying again can help, and a sentence."""
+
+    status: int
+    retryable: bool
+    sentence: str
+
+
+REASONS: Final[dict[Code, Reason]] = {
+    Code.UNAUTHENTICATED: Reason(401, False, "Send a known bearer token in the Authorization header."),
+    Code.OPERATOR_REQUIRED: Reason(403, False, "This call needs an operator's token."),
+    Code.NOT_FOUND: Reason(404, False, "There is nothing at this address."),
+    Code.SESSION_UNKNOWN: Reason(404, False, "There is no such session."),
+    Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),
+    Code.DRAIN_UNKNOWN: Reason(404, False, "There is no such drain."),
+    Code.MODEL_UNKNOWN: Reason(404, False, "This service has no model of that name."),
+    Code.METHOD_NOT_ALLOWED: Reason(405, False, "This address does not answer that method."),
+    Code.BODY_TOO_LARGE: Reason(413, False, "The request body is over the limit."),
+    Code.MALFORMED_JSON: Reason(400, False, "The body is not valid JSON."),
+    Code.UNSUPPORTED_MEDIA_TYPE: Reason(415, False, "Send the body as application/json."),
+    Code.INVALID_REQUEST: Reason(422, False, "A field is missing, unknown or out of range."),
+    Code.PROMPT_EMPTY: Reason(422, False, "The prompt has no tokens."),
+    Code.BUDGET_EXCEEDED: Reason(422, False, "Prompt and max_new_tokens together exceed the context."),
+    Code.UNSUPPORTED_PARAMETER: Reason(422, False, "This sampling parameter is not supported."),
+    Code.CURSOR_INVALID: Reason(400, False, "Last-Event-ID must be a whole number, zero or more."),
+    Code.CURSOR_AHEAD: Reason(409, False, "The cursor is past the last durable event."),
+    Code.IDEMPOTENCY_CONFLICT: Reason(409, False, "This Idempotency-Key was used with another body."),
+    Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
+    Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),
+    Code.NOT_READY: Reason(503, True, "The service is not ready yet."),
+    Code.STOPPING: Reason(503, True, "The service is stopping."),
+    Code.DRAIN_EXISTS: Reason(409, False, "The worker is already draining."),
+    Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off in the configuration."),
+    Code.NO_EDGE: Reason(409, False, "No plan allows a native move between these workers."),
+    Code.NO_TARGET: Reason(409, True, "No other worker can take the session."),
+    Code.ARENA_UNAVAILABLE: Reason(409, False, "There is no transfer arena."),
+    Code.ARENA_TOO_SMALL: Reason(
+        409, False, "The transfer arena cannot hold this session; raise arena_bytes."
+    ),
+    Code.ARENA_EXHAUSTED: Reason(409, True, "The transfer arena is in use; the move waits."),
+    Code.TARGET_FULL: Reason(409, True, "target already holds the maximum active sessions"),
+    Code.NOT_ELIGIBLE: Reason(409, True, "session has not reached an eligible boundary"),
+    Code.ALREADY_FINISHED: Reason(409, False, "request has already finished generating"),
+    Code.PRECOPY_DIVERGED: Reason(409, True, "The copy did not catch up with decoding."),
+    Code.CHECKSUM_MISMATCH: Reason(409, True, "A copied block failed its checksum."),
+    Code.MANIFEST_MISMATCH: Reason(409, False, "The manifest names another session, epoch or fingerprint."),
+    Code.LEASE_STALE: Reason(409, False, "The arena lease belongs to another move by now."),
+    Code.LEASE_EXPIRED: Reason(409, True, "The reservation's lease ran out."),
+    Code.STEP_TIMEOUT: Reason(504, True, "A step of the move took too long."),
+    Code.SOURCE_LOST: Reason(503, True, "The source worker is gone."),
+    Code.TARGET_LOST: Reason(503, True, "The target worker is gone."),
+    Code.DEADLINE: Reason(409, True, "The drain's deadline has passed."),
+    Code.DRAIN_CANCELLED: Reason(409, False, "The drain was cancelled."),
+    Code.SESSION_CANCELLED: Reason(409, False, "The session was cancelled."),
+    Code.COORDINATOR_RESTART: Reason(503, True, "The coordinator was restarted meanwhile."),
+    Code.RECOVERY_UNAVAILABLE: Reason(
+        503, False, "The worker was lost and the session does not permit replay."
+    ),
+    Code.LIFETIME_EXCEEDED: Reason(409, False, "The session reached its lifetime."),
+    Code.DISCONNECT_GRACE_EXPIRED: Reason(409, False, "No client was connected for the grace time."),
+    Code.ENGINE_FAILED: Reason(500, True, "The engine failed on this session."),
+    Code.FRAME_TOO_LARGE: Reason(413, False, "The frame is over the limit."),
+    Code.FRAME_MALFORMED: Reason(400, False, "The frame cannot be read."),
+    Code.VERSION_UNSUPPORTED: Reason(400, False, "The frame's version is not supported."),
+    Code.FENCED: Reason(409, False, "The sender was replaced by a newer one."),
+    Code.EPOCH_STALE: Reason(409, False, "The session has a newer owner."),
+    Code.TIMEOUT: Reason(504, True, "No answer came in time."),
+    Code.COORDINATOR_LOCK_HELD: Reason(409, False, "Another coordinator runs on this store."),
+    Code.WORKER_LOCK_HELD: Reason(409, False, "Another worker runs under this id."),
+    Code.SOCKET_PATH_TOO_LONG: Reason(
+        422, False, "The socket path is too long; choose a shorter socket_dir."
+    ),
+    Code.CONFIG_INVALID: Reason(422, False, "The configuration is not valid."),
+    Code.MODEL_MISSING: Reason(422, False, "The model folder is not there or not complete."),
+    Code.MODEL_UNSUPPORTED: Reason(422, False, "This model's attention layout cannot be moved."),
+    Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
+    Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
+    Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
+    Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
+    Code.INTERNAL: Reason(500, True, "An internal error was logged."),
+}
+
+
+class SwapdError(Exception):
+    """A refusal with a stable code; `detail` adds names and numbers for people."""
+
+    def __init__(self, code: Code, detail: str = "") -> None:
+        self.code = code
+        self.detail = detail
+        super().__init__(self.sentence)
+
+    @property
+    def status(self) -> int:
+        return REASONS[self.code].status
+
+    @property
+    def retryable(self) -> bool:
+        return REASONS[self.code].retryable
+
+    @property
+    def sentence(self) -> str:
+        base = REASONS[self.code].sentence
+        return f"{base} ({self.detail})" if self.detail else base

@@ -1,0 +1,1 @@
+"""What processes say to each other: frozen, tagged msgspec structs, one module a direction."""
