@@ -40,17 +40,21 @@ async def read_json(request: Request, shape: type[T]) -> T:
     """
     if request.mimetype != "application/json":
         raise SwapdError(Code.UNSUPPORTED_MEDIA_TYPE)
-    return decode(await request.get_data(parse_form_data=False), shape)
+    return decode(await _read(request), shape)
 
 
 async def read_optional_json(request: Request, shape: type[T]) -> T | None:
     """As `read_json`; None where there is no body."""
-    raw = await request.get_data(parse_form_data=False)
+    raw = await _read(request)
     if not raw:
         return None
     if request.mimetype != "application/json":
         raise SwapdError(Code.UNSUPPORTED_MEDIA_TYPE)
     return decode(raw, shape)
+
+
+async def _read(request: Request) -> bytes:
+    return await request.get_data(cache=True, as_text=False, parse_form_data=False)
 
 
 def decode(raw: bytes, shape: type[T]) -> T:

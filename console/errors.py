@@ -31,7 +31,7 @@ _BY_STATUS: Final[Mapping[int, Code]] = {
 }
 
 
-def reply(view: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def reply(view: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """One view as JSON."""
     return Response(msgspec.json.encode(view), status, headers, content_type=JSON)
 
