@@ -72,26 +72,29 @@ class Connection:
             )
             client = parse_socket_addr(sock.family, sock.getpeername())
             server = parse_socket_addr(sock.family, sock.getsockname())
-            async with self._tasks:
-                protocol = Protocol(
-                    self._app,
-                    self._config,
-                    self._context,
-                    self._tasks,
-                    ConnectionState({}),
-                    False,
-                    client,
-                    server,
-                    self._send,
-                )
-                self._protocol = protocol
-                await self._idle.restart(self._tasks, self._close_when_idle)
-                with self._reading:
-                    await self._read(protocol)
-                await self._idle.stop()
-                # Gone or told to go: the application hears it, and nothing is sent any more.
-                self.abort()
-                await protocol.handle(Closed())
+            with trio.CancelScope() as everything:
+                async with self._tasks:
+                    protocol = Protocol(
+                        self._app,
+                        self._config,
+                        self._context,
+                        self._tasks,
+                        ConnectionState({}),
+                        False,
+                        client,
+                        server,
+                        self._send,
+                    )
+                    self._protocol = protocol
+                    await self._idle.restart(self._tasks, self._close_when_idle)
+                    with self._reading:
+                        await self._read(protocol)
+                    await self._idle.stop()
+                    # Gone or told to go: the application hears it, and nothing is sent any more.
+                    self.abort()
+                    await protocol.handle(Closed())
+                    # Its tasks have no reader any more; hypercorn's pings would sleep on for their interval.
+                    everything.cancel()
         except OSError:
             pass  # reset before it began
         finally:
