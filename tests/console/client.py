@@ -94,7 +94,14 @@ class EventSource:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._text = b""
-        self.comments = 0
+
+    async def heartbeats(self, count: int) -> None:
+        """Read until `count` comments have passed and nothing else has."""
+        while count > 0:
+            self._text += await self._wire.chunk()
+            *blocks, self._text = self._text.split(b"\n\n")
+            assert all(block.startswith(b":") for block in blocks)
+            count -= len(blocks)
 
     async def frame(self) -> Frame | None:
         """The next frame that is not a comment; None at the clean end of the response."""
@@ -107,7 +114,6 @@ class EventSource:
             block, self._text = self._text.split(b"\n\n", 1)
             fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if not line.startswith(b":"))
             if not fields:
-                self.comments += 1
                 continue
             name = fields.get(b"event")
             return Frame(

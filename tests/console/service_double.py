@@ -38,6 +38,7 @@ class SessionDouble:
         self.max_new_tokens = max_new_tokens
         self.events: list[Event] = []
         self.readers = 0
+        self.readers_changed = trio.Event()
         self.changed = trio.Condition()
         self.append("created", {"id": session})
 
@@ -48,6 +49,11 @@ class SessionDouble:
 
     def append(self, name: str, data: dict[str, Any]) -> None:
         self.events.append(Event(len(self.events), name, msgspec.json.encode(data)))  # type: ignore[arg-type]
+
+    def count_readers(self, change: int) -> None:
+        self.readers += change
+        self.readers_changed.set()
+        self.readers_changed = trio.Event()
 
     async def wake(self) -> None:
         async with self.changed:
@@ -174,11 +180,11 @@ class ServiceDouble:
         found = self._find(caller, session)
         if after is not None and after > found.events[-1].id:
             raise SwapdError(Code.CURSOR_AHEAD)
-        found.readers += 1
+        found.count_readers(+1)
         try:
             yield SubscriptionDouble(self, found, after)
         finally:
-            found.readers -= 1
+            found.count_readers(-1)
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
         return [

@@ -5,6 +5,7 @@ import random
 import pytest
 import trio
 
+from console.connection import Deadlines
 from console.streams import StreamTimers
 from tests.console.client import EventSource
 from tests.console.conftest import serving
@@ -76,19 +77,13 @@ async def test_a_reader_hears_its_cursor_at_once_though_nothing_happens(client, 
 async def test_a_quiet_stream_gives_signs_of_life_and_loses_no_event(service):
     """H28: the wait that a heartbeat cuts short must not swallow the event after it."""
     session = service.add("s0")
-    async with serving(service, timers=StreamTimers(heartbeat_s=0.01)) as client:
-        async with client.events("s0") as source:
-            assert (await source.frame()).id == 0
-            for position in range(1, 6):
-                seen = source.comments
-                while source.comments < seen + 2:
-                    # A comment is no frame: pull the wire by hand until two have passed.
-                    source._text += await source._wire.chunk()
-                    *blocks, source._text = source._text.split(b"\n\n")
-                    assert all(block == b":" for block in blocks)
-                    source.comments += len(blocks)
-                await session.token()
-                assert (await source.frame()).id == position
+    quick = StreamTimers(heartbeat_s=0.01)
+    async with serving(service, timers=quick) as client, client.events("s0") as source:
+        assert (await source.frame()).id == 0
+        for position in range(1, 6):
+            await source.heartbeats(2)
+            await session.token()
+            assert (await source.frame()).id == position
 
 
 def test_the_default_heartbeat_is_inside_the_rule():
@@ -202,7 +197,7 @@ async def wait_readers(session: SessionDouble, count: int) -> None:
     """Return when the session has `count` readers; the test's own deadline ends a hang."""
     with trio.fail_after(20):
         while session.readers != count:
-            await trio.sleep(0.001)
+            await session.readers_changed.wait()
 
 
 async def test_a_reader_that_leaves_stops_counting_though_nothing_is_sent(client, service):
@@ -216,8 +211,6 @@ async def test_a_reader_that_leaves_stops_counting_though_nothing_is_sent(client
 
 async def test_a_reader_that_stops_reading_delays_nobody_and_is_dropped(service):
     """H29"""
-    from console.connection import Deadlines
-
     stalled, lively = service.add("stalled"), service.add("lively")
     async with serving(service, deadlines=Deadlines(write_s=0.3)) as client, client.events("stalled"):
         await wait_readers(stalled, 1)

@@ -1,7 +1,7 @@
 """The same events over a WebSocket, read by trio-websocket."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,7 +10,7 @@ from trio_websocket import (
     ConnectionClosed,
     ConnectionRejected,
     WebSocketConnection,
-    open_websocket_url,
+    wrap_client_stream,
 )
 
 from console.api.socket import MAX_CLIENT_FRAMES
@@ -23,14 +23,31 @@ from tests.console.test_events import wait_readers
 
 @asynccontextmanager
 async def reading(
-    client: Client, session: str, query: str = "", token: str | None = TENANT, **options: object
+    client: Client,
+    session: str,
+    query: str = "",
+    token: str | None = TENANT,
+    *,
+    headers: Sequence[tuple[str, str]] = (),
+    subprotocols: Sequence[str] | None = None,
 ) -> AsyncIterator[WebSocketConnection]:
-    url = f"ws://127.0.0.1:{client.port}/v1/sessions/{session}/stream{query}"
-    headers = [] if token is None else [("Authorization", f"Bearer {token}")]
-    headers += options.pop("headers", [])  # type: ignore[arg-type]
+    fields = [] if token is None else [("Authorization", f"Bearer {token}")]
     with trio.fail_after(WAIT_S):
-        async with open_websocket_url(url, extra_headers=headers, **options) as socket:  # type: ignore[arg-type]
+        # The stream is ours: trio-websocket leaves it open after a rejection.
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", client.port) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            socket = await wrap_client_stream(
+                nursery,
+                stream,
+                f"127.0.0.1:{client.port}",
+                f"/v1/sessions/{session}/stream{query}",
+                subprotocols=subprotocols,
+                extra_headers=fields + list(headers),
+            )
             yield socket
+            await socket.aclose()
 
 
 async def read_all(socket: WebSocketConnection) -> tuple[list[str], int]:
@@ -49,8 +66,6 @@ async def status_of(
     try:
         async with reading(client, session, query, token, **options):
             return 101
-    except ConnectionRejected as rejected:
-        return rejected.status_code
     except ExceptionGroup as group:
         (rejected,) = group.exceptions
         assert isinstance(rejected, ConnectionRejected)
