@@ -20,9 +20,10 @@ from hypercorn.trio.worker_context import TrioSingleTask, WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from console.protocol import Protocol, ProtocolRefused
+from console.protocol import MAX_HEADER_BYTES, Protocol, ProtocolRefused
 
-RECEIVE_BYTES: Final = 1 << 16
+RECEIVE_BYTES: Final = MAX_HEADER_BYTES
+"""Reading no more at once keeps the limit of a head: h11 checks only what is not yet whole."""
 WRITE_BYTES: Final = 1 << 16
 """One write deadline covers this much, so a slow reader of a long replay is not a dead one."""
 MAX_WEBSOCKET_INBOUND_BYTES: Final = 1 << 20

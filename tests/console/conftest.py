@@ -37,10 +37,13 @@ async def serving(
     deadlines: Deadlines | None = None,
     timers: StreamTimers | None = None,
     grace_s: float = 3.0,
+    body_timeout_s: float | None = None,
 ) -> AsyncIterator[Client]:
     """Serve until the body ends, then stop as `swapd serve` does and insist on an end."""
     limits = limits or LimitConfig()
     app = create_app(service, limits, timers=timers)
+    if body_timeout_s is not None:
+        app.config["BODY_TIMEOUT"] = body_timeout_s
     async with trio.open_nursery() as nursery:
         port = await nursery.start(
             partial(
