@@ -1,4 +1,4 @@
-"""Make `.venv` from the pinned lock. Standard library only: it runs before anything is installed.
+"""Make `.venv` from the pinned lock, and the demo model. Standard library only: it runs before anything is installed.
 
 `python3 ops/_setup.py` makes the environment that serves and tests; `--core313` makes `.venv313`, which
 holds what the tests without vLLM need, where a Python 3.13 is at hand. Each environment carries a stamp
@@ -77,7 +77,13 @@ def step(number: int, total: int, text: str) -> Iterator[None]:
 def clean_environment() -> dict[str, str]:
     """The caller's environment, but with bytecode written: without it `import vllm` takes 30 s, not 10."""
     env = dict(os.environ)
-    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONPATH", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET"):
+    for name in (
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "PIP_REQUIRE_VIRTUALENV",
+        "PIP_TARGET",
+    ):
         env.pop(name, None)
     env["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     env["PIP_NO_INPUT"] = "1"
@@ -247,6 +253,16 @@ def ensure(env: Environment) -> None:
         say(f"{env.folder.name} is ready")
 
 
+def ensure_model(env: Environment) -> None:
+    """Make the demo checkpoint unless it is there; it says by itself what it does."""
+    command = [env.own_python, "-m", "swapd.models.smollm2"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=clean_environment()
+    )
+    if done.returncode:
+        raise SetupError("the demo model could not be made; the reason is above.")
+
+
 def python_313() -> str | None:
     """A Python 3.13 that runs: on the path, or among pyenv's versions."""
     found = [shutil.which("python3.13")]
@@ -280,7 +296,9 @@ def main() -> int:
                 return NO_PYTHON_313
             ensure(Environment(ROOT / ".venv313", python, LOCKS / "core-py313.txt"))
         else:
-            ensure(Environment(ROOT / ".venv", sys.executable, LOCKS / "cpu-py311.txt"))
+            env = Environment(ROOT / ".venv", sys.executable, LOCKS / "cpu-py311.txt")
+            ensure(env)
+            ensure_model(env)
     except SetupError as error:
         say(f"ops/setup: {error}")
         return 1
