@@ -1,4 +1,4 @@
-"""Make `.venv` from the pinned lock, and the demo model. Standard library only: it runs before anything is installed.
+"""Make `.venv` from the pinned lock, and the demo model. It runs first, so: standard library only.
 
 `python3 ops/_setup.py` makes the environment that serves and tests; `--core313` makes `.venv313`, which
 holds what the tests without vLLM need, where a Python 3.13 is at hand. Each environment carries a stamp
