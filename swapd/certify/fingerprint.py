@@ -1,0 +1,2 @@
+def collect_fingerprint() -> str:
+    return "temporary"
