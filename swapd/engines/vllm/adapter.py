@@ -125,9 +125,9 @@ class VllmEngine:
     def step(self) -> StepResult:
         self._scheduled, self._preempted = {}, ()
         grouped, _ = self._core.step()
-        # Keys first: a finished generation is forgotten below. The order is that of the runner's rows.
-        order = [name for name in self._runner.batch_order() if name in self._scheduled]
-        batch = [(self._by_request[name].key, self._scheduled[name]) for name in order or self._scheduled]
+        self._blocks.step_ended()
+        # Keys first: a finished generation is forgotten below.
+        batch = [(self._by_request[name].key, self._scheduled[name]) for name in self._batch_order()]
         preempted = tuple(self._by_request[name].key for name in self._preempted if name in self._by_request)
         tokens: list[StepToken] = []
         for group in grouped.values():
@@ -139,12 +139,18 @@ class VllmEngine:
                     self._info.eos_token_ids,
                     stay.spec.sampling.ignore_eos,
                 )
-                for token in output.new_token_ids:
-                    tokens.append(StepToken(stay.key, token, finish))
+                tokens.extend(StepToken(stay.key, token, finish) for token in output.new_token_ids)
                 if finish is not None:
+                    if not output.new_token_ids:
+                        raise RuntimeError("vLLM ended a generation without a token")
                     self._forget(stay)
         self._flush_finished()
         return StepResult(tokens, batch, preempted)
+
+    def _batch_order(self) -> Sequence[str]:
+        """Return the step's request ids in the order of the runner's rows, where it tells."""
+        rows = [name for name in self._runner.batch_order() if name in self._scheduled]
+        return rows or list(self._scheduled)
 
     def _before_execution(self, output: SchedulerOutput) -> None:
         """Set each scheduled request's noise and count what is computed a second time."""

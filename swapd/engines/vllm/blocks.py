@@ -39,6 +39,9 @@ class KvLayout(NamedTuple):
 class KvBlocks(Protocol):
     """Reads and writes whole blocks from any thread, beside a step."""
 
+    def step_ended(self) -> None:
+        """Say that a step ended: what it computed may be read from now on (engine thread)."""
+
     def read(self, block: int, into: memoryview) -> None:
         """Copy a block out, layer after layer."""
 
@@ -57,6 +60,9 @@ class HostBlocks:
             strides=(layout.layer_stride, layout.block_stride, 1),
         )
         self._shape = (layout.layers, layout.layer_block_bytes)
+
+    def step_ended(self) -> None:
+        return
 
     def read(self, block: int, into: memoryview) -> None:
         np.copyto(np.frombuffer(into, dtype=np.uint8).reshape(self._shape), self._view[:, block])

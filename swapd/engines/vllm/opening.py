@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from swapd.certify.fingerprint import collect_fingerprint
+from swapd.certify.fingerprint import (
+    FingerprintParts,
+    combined_digest,
+    fingerprint,
+    model_file_digests,
+    package_versions,
+)
 from swapd.config import ModelConfig
 from swapd.engines.vllm.checks import (
     check_model_config,
@@ -25,6 +32,7 @@ from swapd.engines.vllm.settings import (
     silence_token_dumps,
     stdout_to_stderr,
 )
+from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
 
 if TYPE_CHECKING:
@@ -37,7 +45,7 @@ def open_engine(model: ModelConfig, *, cores: Sequence[int], on_gpu: bool | None
     That thread is bound to `cores` (empty: it stays where it is) and with it the OpenMP threads that vLLM
     starts. `on_gpu` None: the CPU build of vLLM runs on the CPU, any other on a GPU. Once per process.
 
-    Raises `SwapdError`: ENGINE_UNCHECKED, MODEL_MISSING, MODEL_UNSUPPORTED, CONFIG_INVALID.
+    Raises `SwapdError`: ENGINE_UNCHECKED, ENGINE_REFUSED, MODEL_MISSING, MODEL_UNSUPPORTED, CONFIG_INVALID.
     """
     versions = installed_versions()
     check_versions(versions["vllm"], versions["torch"])
@@ -50,16 +58,31 @@ def open_engine(model: ModelConfig, *, cores: Sequence[int], on_gpu: bool | None
         os.sched_setaffinity(0, cores)
     settings = engine_settings(model, cores=cores, on_gpu=on_gpu)
     apply_environment(engine_environment(settings))
+    files = model_file_digests(folder)
+    check_declared_digests(model, files)
+    eos_ids = model.eos_token_ids or checkpoint_eos_ids(folder, config)
     with stdout_to_stderr():
-        return _build(settings, model, folder, config, versions)
+        return _build(settings, files, eos_ids, versions["vllm"])
+
+
+def check_declared_digests(model: ModelConfig, files: Sequence[tuple[str, str]]) -> None:
+    """Compare the checkpoint with what the configuration declares (H113).
+
+    `weights_digest` is the combined digest of the safetensors files, `tokenizer_digest` that of
+    tokenizer.json. Raises `SwapdError(MODEL_MISSING)` that names the differing key.
+    """
+    weights = combined_digest(file for file in files if file[0].endswith(".safetensors"))
+    if model.weights_digest is not None and model.weights_digest != weights:
+        raise SwapdError(Code.MODEL_MISSING, "the weights differ from weights_digest")
+    if model.tokenizer_digest is not None and model.tokenizer_digest != dict(files).get("tokenizer.json"):
+        raise SwapdError(Code.MODEL_MISSING, "the tokenizer differs from tokenizer_digest")
 
 
 def _build(
     settings: EngineSettings,
-    model: ModelConfig,
-    folder: Path,
-    config: dict[str, object],
-    versions: dict[str, str],
+    files: tuple[tuple[str, str], ...],
+    eos_ids: tuple[int, ...],
+    vllm_version: str,
 ) -> VllmEngine:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -67,6 +90,7 @@ def _build(
     from swapd.engines.vllm.adapter import VllmEngine
     from swapd.engines.vllm.blocks import HostBlocks, KvBlocks, kv_layout
     from swapd.engines.vllm.runner import RunnerSeam, V1Runner, V2Runner
+    from swapd.engines.vllm.sampling import NOISE_OF_POSITION
     from swapd.engines.vllm.scheduler import HandoffScheduler
 
     silence_token_dumps()
@@ -102,11 +126,28 @@ def _build(
         runner, blocks = V2Runner(model_runner), CudaBlocks(model_runner.kv_caches, layout)
     else:
         runner, blocks = V1Runner(model_runner, "cpu"), HostBlocks(model_runner.kv_caches, layout)
+    parts = FingerprintParts(
+        engine="vllm",
+        model_files=files,
+        dtype=DTYPE,
+        max_model_len=settings.max_model_len,
+        block_tokens=scheduler.block_size,
+        block_bytes=layout.block_bytes,
+        kv_layout=f"{layout.name} {layout.shape}",
+        attention=_attention(core.vllm_config),
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        prefix_caching=settings.prefix_caching,
+        eos_token_ids=eos_ids,
+        noise=NOISE_OF_POSITION,
+        versions=package_versions(),
+        hardware=_hardware(settings.on_gpu),
+    )
     info = EngineInfo(
         engine="vllm",
-        engine_version=versions["vllm"],
+        engine_version=vllm_version,
         model=settings.alias,
-        fingerprint=collect_fingerprint(),
+        fingerprint=fingerprint(parts),
         block_tokens=scheduler.block_size,
         block_bytes=layout.block_bytes,
         # Block 0 is vLLM's null block.
@@ -114,6 +155,24 @@ def _build(
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         vocab_size=core.vllm_config.model_config.get_vocab_size(),
-        eos_token_ids=model.eos_token_ids or checkpoint_eos_ids(folder, config),
+        eos_token_ids=eos_ids,
     )
     return VllmEngine(llm_engine, scheduler, runner, blocks, info)
+
+
+def _attention(vllm_config: Any) -> str:
+    """Name the attention backend and, on a CPU, the instruction set that packs its blocks."""
+    layers = vllm_config.compilation_config.static_forward_context.values()
+    return ", ".join(
+        sorted(
+            {f"{layer.get_attn_backend().get_name()} {getattr(layer, 'isa', '')}".strip() for layer in layers}
+        )
+    )
+
+
+def _hardware(on_gpu: bool) -> str:
+    import torch
+
+    if on_gpu:
+        return f"{torch.cuda.get_device_name()} CUDA {torch.version.cuda}"
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

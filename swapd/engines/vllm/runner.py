@@ -9,7 +9,7 @@ does not have and which ends the engine (`gpu_model_runner.py`, "CPU Generator d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from vllm import SamplingParams
@@ -42,7 +42,9 @@ class PositionedGenerator(torch.Generator):  # type: ignore[misc]  # torch is no
 class RunnerSeam(Protocol):
     """What the adapter needs of a model runner."""
 
-    def place(self, request_id: str, prompt: Sequence[int], outputs: Sequence[int], params: SamplingParams) -> None:
+    def place(
+        self, request_id: str, prompt: Sequence[int], outputs: Sequence[int], params: SamplingParams
+    ) -> None:
         """Put down the state that a request of `HandoffScheduler.enter` or `activate` needs."""
 
     def seek(self, request_id: str, position: int) -> None:
@@ -56,10 +58,12 @@ class V1Runner:
     """The V1 runner, as the CPU build has it."""
 
     def __init__(self, model_runner: object, device: str) -> None:
-        self._runner: torch.Any = model_runner
+        self._runner: Any = model_runner
         self._device = device
 
-    def place(self, request_id: str, prompt: Sequence[int], outputs: Sequence[int], params: SamplingParams) -> None:
+    def place(
+        self, request_id: str, prompt: Sequence[int], outputs: Sequence[int], params: SamplingParams
+    ) -> None:
         generator = None
         if params.temperature > 0:
             assert params.seed is not None, "refused by to_vllm_sampling"
@@ -89,9 +93,11 @@ class V2Runner:
     """The V2 runner, the default on CUDA: stateless noise by seed and position, state sent with the step."""
 
     def __init__(self, model_runner: object) -> None:
-        self._runner: torch.Any = model_runner
+        self._runner: Any = model_runner
 
-    def place(self, request_id: str, prompt: Sequence[int], outputs: Sequence[int], params: SamplingParams) -> None:
+    def place(
+        self, request_id: str, prompt: Sequence[int], outputs: Sequence[int], params: SamplingParams
+    ) -> None:
         return
 
     def seek(self, request_id: str, position: int) -> None:

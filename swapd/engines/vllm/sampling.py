@@ -17,6 +17,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Finish
 from swapd.messages.generation import GenerationSpec
 
+NOISE_OF_POSITION: Final = "splitmix64(seed, position)"
 _MASK_64: Final = (1 << 64) - 1
 _GOLDEN_64: Final = 0x9E3779B97F4A7C15
 

@@ -30,6 +30,8 @@ def in_prefill(request: Request) -> bool:
 class HandoffScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not typed for us
     """A scheduler whose requests can leave and arrive between two steps. Engine thread only."""
 
+    running: list[Request]
+
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.reserved: dict[str, Request] = {}
