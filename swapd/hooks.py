@@ -19,7 +19,9 @@ from swapd.worker.link import WorkerLink
 class Hooks:
     """Implements `swapd.worker.link.LinkHooks`."""
 
-    def __init__(self, table: SessionTable, ledger: CapacityLedger, recovery: Recovery, bus: EventBus) -> None:
+    def __init__(
+        self, table: SessionTable, ledger: CapacityLedger, recovery: Recovery, bus: EventBus
+    ) -> None:
         self._table = table
         self._ledger = ledger
         self._recovery = recovery

@@ -106,4 +106,3 @@ class DrainBook:
         self.state = state
         self.finished_at = now if state != "blocked" else None
         return True
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -296,7 +297,7 @@ class MigrationSupervisor:
         try:
             now = self._wall()
             records = [_record(move, now) for move in wave.moves]
-            await self._store.commit(lambda db: [plan_move(db, record) for record in records])
+            await self._store.commit(lambda db: _plan_all(db, records))
             await wave.run()
         finally:
             with trio.CancelScope(shield=True):  # bounded: the store, and memory to overwrite
@@ -328,7 +329,8 @@ class MigrationSupervisor:
     async def _give_back(self, leases: list[Lease]) -> None:
         """Fence, overwrite off this thread, lend again (H97)."""
         arena, book = self._arena, self._leases
-        assert arena is not None and book is not None
+        assert arena is not None
+        assert book is not None
         for lease in leases:
             arena.retire(lease)
             await trio.to_thread.run_sync(arena.wipe, lease)
@@ -432,3 +434,6 @@ def _code(group: BaseExceptionGroup[SwapdError]) -> str:
     return str(error.code) if isinstance(error, SwapdError) else "internal"
 
 
+def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:
+    for record in records:
+        plan_move(db, record)

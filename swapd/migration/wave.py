@@ -441,7 +441,9 @@ class Wave:
             owed = clean_up(move.phase)
             session = move.session
             ending = session.ending
-            client = session.record.state == "cancelled" or (ending is not None and ending.state == "cancelled")
+            client = session.record.state == "cancelled" or (
+                ending is not None and ending.state == "cancelled"
+            )
             move.fail(Code.SESSION_CANCELLED if client else Code.ALREADY_FINISHED, Event.ENDED)
             move.outcome = "cancelled"
             await self._undo(move, owed._replace(resume_source=False))

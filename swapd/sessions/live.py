@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 import trio
-from swapd.sessions.record import SessionRecord, Terminal
-from swapd.sessions.text import TextStream
-from swapd.store.ledger import Append
 
 from swapd.api import Event, SessionState, SessionView
 from swapd.messages.from_worker import TokenRun
+from swapd.sessions.record import SessionRecord, Terminal
+from swapd.sessions.text import TextStream
+from swapd.store.ledger import Append
 
 TERMINAL_STATES: Final = frozenset({"completed", "failed", "cancelled"})
 _encode = msgspec.json.Encoder().encode
@@ -100,7 +100,8 @@ class LiveSession:
             batch.append(Event(position, "token", self._tokens[position - 1]))
         if self.ended and last == self.durable and after <= self.durable and len(batch) < limit:
             state = self.record.state
-            assert state in ("completed", "failed", "cancelled") and self._terminal is not None
+            assert state in ("completed", "failed", "cancelled")
+            assert self._terminal is not None
             batch.append(Event(self.durable + 1, state, self._terminal))
         return batch
 

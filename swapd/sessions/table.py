@@ -87,7 +87,9 @@ class SessionTable:
 
     def owned_by(self, worker: str) -> list[LiveSession]:
         """Sessions that have not ended and whose owner is an incarnation of that worker."""
-        return [s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker]
+        return [
+            s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker
+        ]
 
     async def find(self, session: str) -> LiveSession:
         """From memory or the store. Raises `session_unknown`."""
@@ -141,7 +143,9 @@ class SessionTable:
                 return  # The store has failed: nothing more is acknowledged (H160).
             if result.status != "accepted":
                 self.fenced += 1
-                log.error("tokens refused by the store", extra={"session": session.id, "reason": result.status})
+                log.error(
+                    "tokens refused by the store", extra={"session": session.id, "reason": result.status}
+                )
                 return
             self.accepted_tokens += result.accepted - session.durable
             session.accept(result.accepted, append.terminal)
@@ -204,7 +208,8 @@ class SessionTable:
             session.ending = terminal
         record = await self.store.commit(lambda db: finish_session(db, session.id, terminal))
         if not session.ended:
-            assert record.state in ("completed", "failed", "cancelled") and record.finished_at is not None
+            assert record.state in ("completed", "failed", "cancelled")
+            assert record.finished_at is not None
             session.durable = max(session.durable, record.accepted)
             session.close(Terminal(record.state, record.finish_reason, record.code, record.finished_at))
             owner = session.record.owner
