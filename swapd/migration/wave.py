@@ -182,8 +182,7 @@ class Wave:
                 crossed = await self._commit(prepared)
                 await self._activate(crossed)
         finally:
-            with trio.move_on_after(self._timers.rpc_s, shield=True):
-                self._unquiesce(batch)
+            self._unquiesce(batch)
         if crossed:
             async with trio.open_nursery() as nursery:
                 for move in crossed:

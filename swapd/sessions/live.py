@@ -96,8 +96,7 @@ class LiveSession:
             batch.append(Event(0, "created", self._created))
         first = max(after, 0) + 1
         last = min(self.durable, first + limit - 1 - len(batch))
-        for position in range(first, last + 1):
-            batch.append(Event(position, "token", self._tokens[position - 1]))
+        batch.extend(Event(at, "token", self._tokens[at - 1]) for at in range(first, last + 1))
         if self.ended and last == self.durable and after <= self.durable and len(batch) < limit:
             state = self.record.state
             assert state in ("completed", "failed", "cancelled")

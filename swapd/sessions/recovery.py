@@ -137,10 +137,10 @@ class Recovery:
         """Replay where permitted, else end it, within `decide_s` of a worker being there (H70, H145)."""
         try:
             # Nothing was shown yet: running it anew repeats nothing, so it needs no permission (B18).
-            if session.record.allow_replay_fallback or session.durable == 0:
-                if await self._replay(session):
-                    self._count("replayed")
-                    return
+            permitted = session.record.allow_replay_fallback or session.durable == 0
+            if permitted and await self._replay(session):
+                self._count("replayed")
+                return
             if not session.ended:
                 await self._table.finish(session, "failed", Code.RECOVERY_UNAVAILABLE)
                 self._count("failed")

@@ -168,7 +168,7 @@ class SessionTable:
         return grants
 
     def limit(self, session: LiveSession) -> int:
-        """Up to where its owner may compute: the window past what is durable, while someone reads (B9, H32)."""
+        """Up to where its owner may compute: the window past what is durable, while it has a reader (H32)."""
         if session.over or not session.producing or self.store.failed:
             return session.durable
         return min(session.durable + self._window, session.record.max_new_tokens)
