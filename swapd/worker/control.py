@@ -166,9 +166,7 @@ class Control:
         frame = self._frame(Ticket(generation, request), generation, Refused(error.code, error.detail))
         socket.try_send([identity, frame])
 
-    def _refuse_unread(
-        self, socket: TrioSocket, identity: bytes, frame: bytes, error: SwapdError
-    ) -> None:
+    def _refuse_unread(self, socket: TrioSocket, identity: bytes, frame: bytes, error: SwapdError) -> None:
         self._malformed += 1
         _log.warning("frame refused", extra={"code": error.code, "size": len(frame)})
         if error.code is Code.FRAME_TOO_LARGE:
