@@ -61,7 +61,8 @@ class Commands:
                 answer = self._answer(work)
             except SwapdError as error:
                 answer = out.Refused(error.code, error.detail)
-            if answer is not None:
+            # Request id 0 asks for no answer; a refusal is worth one all the same.
+            if answer is not None and (work.ticket.request or isinstance(answer, out.Refused)):
                 self._post(work.ticket, answer)
 
     def grant(self, grant: into.Grant) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -24,12 +24,17 @@ from swapd.messages.from_worker import FromWorker, Ready, Refused
 from swapd.messages.to_worker import Credit, Hello, Import, Prepare
 from swapd.transport.sockets import TrioSocket
 from swapd.worker.copier import CopyThread
-from swapd.worker.mailbox import CURRENT, EVENT_TICKET, Inbox, Outbox, Request, Takeover, Ticket
+from swapd.worker.mailbox import (
+    CURRENT,
+    MAX_PENDING_REPORTS,
+    Inbox,
+    Outbox,
+    Request,
+    Takeover,
+    Ticket,
+)
 from swapd.worker.staging import Staging
 from swapd.worker.transfers import Transfers
-
-ROOM_POLL_S: Final = 0.01
-"""How often a full outbox is looked at before the next frame is read."""
 
 _log = logging.getLogger("swapd.worker")
 
@@ -78,8 +83,7 @@ class Control:
     async def receive(self, socket: TrioSocket) -> None:
         """Read and route frames until cancelled; a frame that was read is always routed."""
         while True:
-            while self._outbox.full:
-                await trio.sleep(ROOM_POLL_S)
+            await self._outbox.wait_below(MAX_PENDING_REPORTS)
             parts = await socket.recv_multipart()
             self._take(socket, parts)
 
@@ -129,12 +133,13 @@ class Control:
         other = wanted != self._ready.incarnation and (hello is None or wanted != "")
         if other or command.generation < newest or (hello is None and command.generation != newest):
             self._fenced += 1
-            _log.warning("frame fenced", extra={"generation": command.generation, "newest": newest})
+            _log.warning("frame fenced", extra={"generation": command.generation})
             raise SwapdError(Code.FENCED)
         if hello is not None:
-            self._peer = Peer(identity, command.generation)
-            if command.generation > newest:
+            if peer != (identity, command.generation):
+                # A new connection of the same coordinator, too, has lost what was on the way.
                 self._inbox.put(Takeover(command.generation))
+            self._peer = Peer(identity, command.generation)
         elif peer is not None and identity != peer.identity:
             self._fenced += 1
             raise SwapdError(Code.FENCED, "another connection of this generation has said hello")
@@ -161,14 +166,12 @@ class Control:
         self, socket: TrioSocket, identity: bytes, generation: int, request: int, error: SwapdError
     ) -> None:
         """Answer past the outbox, to a peer that may not be the coordinator; best effort."""
-        if request == EVENT_TICKET.request:
-            return
         frame = self._frame(Ticket(generation, request), generation, Refused(error.code, error.detail))
         socket.try_send([identity, frame])
 
     def _refuse_unread(self, socket: TrioSocket, identity: bytes, frame: bytes, error: SwapdError) -> None:
         self._malformed += 1
-        _log.warning("frame refused", extra={"code": error.code, "size": len(frame)})
+        _log.warning("frame refused", extra={"code": error.code, "frame_bytes": len(frame)})
         if error.code is Code.FRAME_TOO_LARGE:
             return
         try:

@@ -78,6 +78,6 @@ class CopyThread:
         except StopIteration:
             return False
         except Exception as error:  # supervision boundary: one job's fault must not end the others'
-            _log.error("copy job failed", extra={"error": type(error).__name__})
+            _log.error("copy job failed", extra={"error_type": type(error).__name__})
             return False
         return True

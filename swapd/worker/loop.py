@@ -2,8 +2,8 @@
 
     commands → grants → settle → answer Prepare → step → tokens → snapshot
 
-The Trio thread sees only the snapshot and what is posted. An exception of the engine ends the thread, and with
-it the process: its state cannot be trusted any more.
+The Trio thread sees only the snapshot and what is posted. An exception of the engine ends the thread, and
+with it the process: its state cannot be trusted any more.
 """
 
 from __future__ import annotations
