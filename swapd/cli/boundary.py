@@ -34,7 +34,7 @@ class SentenceGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         click.echo(f"swapd: {refused.sentence} [{refused.code}]", err=True)
-        ctx.exit(EXIT_REFUSED)
+        return ctx.exit(EXIT_REFUSED)
 
 
 def _first(group: BaseExceptionGroup[SwapdError]) -> SwapdError:

@@ -70,7 +70,7 @@ def worker(settings: Path | None, **options: Any) -> None:
         raise SwapdError(Code.INVALID_REQUEST, f"--settings goes alone, without {names}")
     read = load_settings(str(settings)) if settings is not None else _settings(options)
     configure_logging()
-    run_worker(read)
+    click.get_current_context().exit(run_worker(read))
 
 
 def _settings(options: dict[str, Any]) -> WorkerSettings:

@@ -19,7 +19,6 @@ from swapd.errors import Code, SwapdError
 from swapd.worker import spawn
 
 STOP_WAIT_S: Final = 30.0
-POLL_S: Final = 0.1
 PR_SET_PDEATHSIG: Final = 1
 LOG_TAIL_LINES: Final = 3
 
@@ -62,14 +61,18 @@ class ServeProcess:
 
     async def wait(self) -> int:
         """Return its exit status when it has ended."""
-        while (status := self._process.poll()) is None:
-            await trio.sleep(POLL_S)
-        return status
+        if self.running:
+            pidfd = os.pidfd_open(self._process.pid)
+            try:
+                await trio.lowlevel.wait_readable(pidfd)
+            finally:
+                os.close(pidfd)
+        return self._process.wait()
 
     def failure(self) -> SwapdError:
         """Why it ended by itself, as far as its log says."""
         return SwapdError(
-            Code.INTERNAL, f"`swapd serve` ended with {self._process.poll()}: {self._last_words()}"
+            Code.INTERNAL, f"`swapd serve` ended with {self._process.returncode}: {self._last_words()}"
         )
 
     def _last_words(self) -> str:

@@ -25,7 +25,7 @@ PROMPT: Final = (
     "their lights, the birds by their calls, and the weather by the colour of the water in the morning. On "
     "quiet days he reads what he wrote a year before and compares. The grey herring gulls come back in the "
     "second week of March. The mail boat is late whenever the wind turns to the north before noon. The "
-    "fishermen from the eastern village sail in pairs, and since the winter storm that took the old pier they "
+    "fishermen from the eastern village sail in pairs, and since the storm that took the old pier they "
     "sail in threes. He has counted four hundred and eleven ships, two of them twice, and once a whale that "
     "he first took for a rock that had not been there the day before. When visitors ask him what it is good "
     "for, he shows them the page of the day on which they were born, if he was already here, and tells them "
