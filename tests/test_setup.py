@@ -141,3 +141,26 @@ def test_ci_calls_the_test_command_and_nothing_else() -> None:
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         "exec ops/test",
     ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_only_torch_and_only_where_pip_does_not_know_it_comes_from_pytorchs_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    env = environment(tmp_path / "venv")._replace(lock=ROOT / "ops" / "locks" / "cpu-py311.txt")
+    ran: list[tuple[str, ...]] = []
+    asked: list[tuple[str, str]] = []
+
+    def pip_knows(env: _setup.Environment, name: str, version: str) -> bool:
+        asked.append((name, version))
+        return known
+
+    monkeypatch.setattr(_setup, "pip_knows", pip_knows)
+    monkeypatch.setattr(_setup, "run", lambda env, what, *command: ran.append(command))
+    _setup.install_packages(env, _setup.requirements(env.lock))
+    assert asked == [("torch", "2.13.0+cpu")]
+    from_pytorch = [command for command in ran if _setup.TORCH_CPU_INDEX in command]
+    assert len(from_pytorch) == (0 if known else 1)
+    assert all(command[-1] == "torch==2.13.0+cpu" for command in from_pytorch)
+    assert ran[-1][-2:] == ("-r", str(env.lock))
+    assert all("--no-deps" in command for command in ran)
