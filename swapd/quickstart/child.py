@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from swapd.worker import spawn
 STOP_WAIT_S: Final = 30.0
 PR_SET_PDEATHSIG: Final = 1
 LOG_TAIL_LINES: Final = 3
+SERVE_COMMAND: Final = (sys.executable, "-m", "swapd", "serve")
 
 
 class ServeProcess:
@@ -32,9 +34,8 @@ class ServeProcess:
         self._log_path = log_path
 
     @classmethod
-    def start(cls, config_path: Path, log_path: Path) -> ServeProcess:
+    def start(cls, config_path: Path, log_path: Path, command: Sequence[str] = SERVE_COMMAND) -> ServeProcess:
         """Start it from the main thread: it is told to stop when that thread dies, by SIGKILL too."""
-        command = [sys.executable, "-m", "swapd", "serve", "--config", str(config_path)]
         libc = ctypes.CDLL(None)
 
         def stop_with_parent() -> None:
@@ -43,7 +44,7 @@ class ServeProcess:
         fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             process = subprocess.Popen(
-                command,
+                [*command, "--config", str(config_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=fd,
                 stderr=fd,
