@@ -133,13 +133,18 @@ CHILDREN = {
 }
 
 
-def start(folder: Path, name: str) -> ServeProcess:
-    (folder / "swapd.toml").write_text(
+def config_in(folder: Path) -> Path:
+    path = folder / "swapd.toml"
+    path.write_text(
         'database_path="d"\nsocket_dir="s"\nworkers=[{worker_id="a"}]\nmodels=[{alias="m",path="m"}]\n'
         'credentials=[{namespace="me",token="a-token-for-this-test"}]\n'
     )
+    return path
+
+
+def start(folder: Path, name: str) -> ServeProcess:
     command = (sys.executable, "-c", CHILDREN[name])
-    return ServeProcess.start(folder / "swapd.toml", folder / "log", command)
+    return ServeProcess.start(config_in(folder), folder / "log", command)
 
 
 @pytest.mark.parametrize(("name", "said"), [("refuses", "no port"), ("fails", "it broke OSError; see ")])
@@ -169,11 +174,11 @@ def test_the_service_is_stopped_when_the_quickstart_is_killed(folder: Path) -> N
     """SIGKILL leaves no chance to clean up; the kernel tells the child."""
     script = (
         "import sys, time; from pathlib import Path; from swapd.quickstart.child import ServeProcess\n"
-        "child = ServeProcess.start(Path('c'), Path(sys.argv[1]), "
+        "child = ServeProcess.start(Path(sys.argv[1]), Path(sys.argv[2]), "
         "(sys.executable, '-c', 'import time; time.sleep(60)'))\n"
         "print(child._process.pid, flush=True); time.sleep(60)"
     )
-    command = [sys.executable, "-c", script, str(folder / "log")]
+    command = [sys.executable, "-c", script, str(config_in(folder)), str(folder / "log")]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pidfd = os.pidfd_open(int(process.stdout.readline()))
