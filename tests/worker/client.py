@@ -60,7 +60,7 @@ def unmoved(given: GenerationSpec) -> list[int]:
 class WorkerProcess:
     """A real `python -m swapd.worker` and its ready line."""
 
-    def __init__(self, folder: Path, name: str, **settings: object) -> None:
+    def __init__(self, folder: Path, name: str, fault: str | None = None, **settings: object) -> None:
         built = WorkerSettings(
             **{
                 "worker_id": name,
@@ -71,14 +71,19 @@ class WorkerProcess:
                 **settings,
             }  # type: ignore[arg-type]  # the test's own keywords
         )
+        self._output: tuple[bytes, str] | None = None
         self.folder = folder
         self.settings_file = folder.parent / f"{folder.name}-{name}.settings.json"
         self.settings_file.write_bytes(msgspec.json.encode(built))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "swapd.worker", str(self.settings_file)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        module = ["swapd.worker"] if fault is None else ["tests.worker.faulty", fault]
+        # A file, not a pipe: nobody reads it before the end, and a full pipe would stop the worker.
+        self.stderr_file = self.settings_file.with_suffix(".stderr")
+        with self.stderr_file.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *module, str(self.settings_file)],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
 
@@ -88,9 +93,10 @@ class WorkerProcess:
 
     def wait(self) -> tuple[int, bytes, str]:
         """Wait for the end: exit code, the rest of stdout, stderr."""
-        rest, errors = self.process.communicate(timeout=WAIT_S)
-        self.settings_file.unlink(missing_ok=True)
-        return self.process.returncode, rest, errors.decode()
+        if self._output is None:
+            rest, _ = self.process.communicate(timeout=WAIT_S)
+            self._output = rest, self.stderr_file.read_text()
+        return self.process.returncode, *self._output
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -103,8 +109,11 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker(folder: Path, name: str = "a", **settings: object) -> Iterator[WorkerProcess]:
-    started = WorkerProcess(folder, name, **settings)
+def worker(
+    folder: Path, name: str = "a", fault: str | None = None, **settings: object
+) -> Iterator[WorkerProcess]:
+    """Run one until the block ends; SIGTERM, then SIGKILL."""
+    started = WorkerProcess(folder, name, fault, **settings)
     try:
         yield started
     finally:
