@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
 
-from swapd.api import DrainOrigin, DrainView
+from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Lease
@@ -95,14 +96,16 @@ class MigrationSupervisor:
                 return book
         return None
 
-    async def start(self, worker: str, deadline_s: float, origin: DrainOrigin) -> DrainView:
+    async def start(
+        self, worker: str, deadline_s: float, origin: DrainOrigin, mode: DrainMode = "native"
+    ) -> DrainView:
         """Begin a drain; admission is closed before anything else is looked at (H51)."""
         if worker not in self._links:
             raise SwapdError(Code.WORKER_UNKNOWN)
         running = self.draining(worker)
         if running is not None:
             raise SwapdError(Code.DRAIN_EXISTS, running.id)
-        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s)
+        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
         self._books[book.id] = book
         self._admission.closed[worker] = f"worker {worker} is draining"
         try:
@@ -221,6 +224,12 @@ class MigrationSupervisor:
         here = [session for session in left if session.move is None and not session.recovering]
         if not here or source.owner is None:
             return
+        if book.mode != "native":
+            for session in here:
+                reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
+                if reason is not None:
+                    book.waiting(session.id, str(reason), "planned")
+            return
         travellers = [self._traveller(session) for session in here]
         assignments, refusals = plan(
             self._candidate(source),
@@ -296,7 +305,7 @@ class MigrationSupervisor:
         try:
             now = self._wall()
             records = [_record(move, now) for move in wave.moves]
-            await self._store.commit(lambda db: [plan_move(db, record) for record in records])
+            await self._store.commit(lambda db: _plan_all(db, records))
             await wave.run()
         finally:
             with trio.CancelScope(shield=True):  # bounded: the store, and memory to overwrite
@@ -328,7 +337,8 @@ class MigrationSupervisor:
     async def _give_back(self, leases: list[Lease]) -> None:
         """Fence, overwrite off this thread, lend again (H97)."""
         arena, book = self._arena, self._leases
-        assert arena is not None and book is not None
+        assert arena is not None
+        assert book is not None
         for lease in leases:
             arena.retire(lease)
             await trio.to_thread.run_sync(arena.wipe, lease)
@@ -432,3 +442,6 @@ def _code(group: BaseExceptionGroup[SwapdError]) -> str:
     return str(error.code) if isinstance(error, SwapdError) else "internal"
 
 
+def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:
+    for record in records:
+        plan_move(db, record)

@@ -162,4 +162,3 @@ class Admission:
         if len(prompt) <= INLINE_TEXT_CHARS:
             return self._tokenizer.encode(prompt)
         return await trio.to_thread.run_sync(self._tokenizer.encode, prompt)
-

@@ -18,9 +18,7 @@ BATCH_EVENTS: Final = 256
 class Reader:
     """Implements `swapd.api.Subscription`."""
 
-    def __init__(
-        self, session: LiveSession, after: int | None, stopping: trio.Event
-    ) -> None:
+    def __init__(self, session: LiveSession, after: int | None, stopping: trio.Event) -> None:
         if after is not None and after > session.cursor:
             raise SwapdError(Code.CURSOR_AHEAD, f"the last event is {session.cursor}")
         self._session = session

@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -57,13 +57,14 @@ class SessionTable:
         store: Store,
         tokenizer: Tokenizer,
         ledger: CapacityLedger,
+        links: Mapping[str, OwnerLink],
         *,
         window: int,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.ledger = ledger
-        self.links: dict[str, OwnerLink] = {}
+        self._links = links
         self.fenced = 0
         self.accepted_tokens = 0
         self.on_event: Callable[[str, LiveSession], None] = lambda kind, session: None
@@ -87,7 +88,9 @@ class SessionTable:
 
     def owned_by(self, worker: str) -> list[LiveSession]:
         """Sessions that have not ended and whose owner is an incarnation of that worker."""
-        return [s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker]
+        return [
+            s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker
+        ]
 
     async def find(self, session: str) -> LiveSession:
         """From memory or the store. Raises `session_unknown`."""
@@ -141,7 +144,9 @@ class SessionTable:
                 return  # The store has failed: nothing more is acknowledged (H160).
             if result.status != "accepted":
                 self.fenced += 1
-                log.error("tokens refused by the store", extra={"session": session.id, "reason": result.status})
+                log.error(
+                    "tokens refused by the store", extra={"session": session.id, "reason": result.status}
+                )
                 return
             self.accepted_tokens += result.accepted - session.durable
             session.accept(result.accepted, append.terminal)
@@ -164,7 +169,7 @@ class SessionTable:
         return grants
 
     def limit(self, session: LiveSession) -> int:
-        """Up to where its owner may compute: the window past what is durable, while someone reads (B9, H32)."""
+        """Up to where its owner may compute: the window past what is durable, while it has a reader (H32)."""
         if session.over or not session.producing or self.store.failed:
             return session.durable
         return min(session.durable + self._window, session.record.max_new_tokens)
@@ -172,7 +177,7 @@ class SessionTable:
     def regrant(self, session: LiveSession) -> None:
         """The session's limit may have changed: tell its owner."""
         owner = session.record.owner
-        link = self.links.get(owner.worker) if owner is not None else None
+        link = self._links.get(owner.worker) if owner is not None else None
         if link is not None and link.is_owner(owner):
             link.credit(session.id)
 
@@ -204,11 +209,12 @@ class SessionTable:
             session.ending = terminal
         record = await self.store.commit(lambda db: finish_session(db, session.id, terminal))
         if not session.ended:
-            assert record.state in ("completed", "failed", "cancelled") and record.finished_at is not None
+            assert record.state in ("completed", "failed", "cancelled")
+            assert record.finished_at is not None
             session.durable = max(session.durable, record.accepted)
             session.close(Terminal(record.state, record.finish_reason, record.code, record.finished_at))
             owner = session.record.owner
-            link = self.links.get(owner.worker) if owner is not None else None
+            link = self._links.get(owner.worker) if owner is not None else None
             if link is not None and link.is_owner(owner):
                 link.tell(Cancel(session.id, session.record.epoch))
             self._end(session)

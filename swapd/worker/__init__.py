@@ -1,1 +1,1 @@
-"""The worker process, and the coordinator's end of the link to it."""
+"""The process that runs one engine on one device: engine thread, copy threads, and the Trio link."""

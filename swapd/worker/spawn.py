@@ -7,6 +7,7 @@ children and for workers started elsewhere alike.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -25,7 +26,7 @@ from swapd.worker.settings import WorkerSettings
 
 log = logging.getLogger("swapd.worker.spawn")
 
-STOP_WAIT_S: Final = 5.0
+STOP_WAIT_S: Final = 10.0
 POLL_S: Final = 0.1
 
 
@@ -43,10 +44,8 @@ class WorkerProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal; a process that is gone is no error."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
-            pass
 
     async def stop(self) -> None:
         """Ask (SIGTERM), wait `STOP_WAIT_S`, kill. Bounded; safe to run shielded."""
@@ -72,10 +71,8 @@ class WorkerProcess:
 
 def reap(pid: int) -> None:
     """Collect an ended child's status; someone else's process is none of ours to collect."""
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
 
 
 def ready_file(config: Config, worker: str) -> Path:
@@ -175,10 +172,8 @@ def _ended(pidfd: int) -> bool:
 
 
 def _kill(pidfd: int, pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     # SIGKILL is acted on at once; the wait is for the kernel's tear-down only.
     _wait_gone(pidfd, 1.0)
     reap(pid)
