@@ -35,6 +35,8 @@ class LiveSession:
         self.unread_since: float | None = now
         self.move: str | None = None
         self.recovering = False
+        self.taking = True
+        """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text
         self._created = _encode(
             {"id": record.id, "prompt_tokens": len(record.prompt), "max_new_tokens": record.max_new_tokens}
@@ -96,8 +98,7 @@ class LiveSession:
             batch.append(Event(0, "created", self._created))
         first = max(after, 0) + 1
         last = min(self.durable, first + limit - 1 - len(batch))
-        for position in range(first, last + 1):
-            batch.append(Event(position, "token", self._tokens[position - 1]))
+        batch.extend(Event(at, "token", self._tokens[at - 1]) for at in range(first, last + 1))
         if self.ended and last == self.durable and after <= self.durable and len(batch) < limit:
             state = self.record.state
             assert state in ("completed", "failed", "cancelled")
@@ -141,7 +142,7 @@ class LiveSession:
         the end is one transaction with the tokens (H17).
         """
         skip = len(self.received) + 1 - run.first_pos
-        if self.over or skip < 0:
+        if self.over or not self.taking or skip < 0:
             return None
         first_pos = len(self.received) + 1
         ids: list[int] = []
@@ -186,10 +187,6 @@ class LiveSession:
         )
         self._close_text()
         self.wake()
-
-    def drop_undurable(self) -> None:
-        """Forget tokens of a lost owner that never reached the store; their text is made again."""
-        assert len(self.received) == self.durable, "appends are answered before an owner changes"
 
     def _push(self, token: int) -> bool:
         step = self._text.push(token)

@@ -43,7 +43,7 @@ LinkState = Literal["starting", "ready", "suspect", "dead", "stopped"]
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 SEND_QUEUE: Final = 1024
-"""Commands waiting to be written: sessions × a few steps of a move; a full queue is a hung worker."""
+"""Commands waiting to be written: sessions times the steps of a move; a full queue is a hung worker."""
 
 M = TypeVar("M")
 
