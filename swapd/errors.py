@@ -33,6 +33,10 @@ class Code(StrEnum):
     CURSOR_INVALID = "cursor_invalid"
     CURSOR_AHEAD = "cursor_ahead"
     IDEMPOTENCY_CONFLICT = "idempotency_conflict"
+    BODY_TIMEOUT = "body_timeout"
+    HOST_REFUSED = "host_refused"
+    ORIGIN_REFUSED = "origin_refused"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
     # admission
     CAPACITY = "capacity"
     NO_ADMITTING_WORKER = "no_admitting_worker"
@@ -43,6 +47,7 @@ class Code(StrEnum):
     MIGRATION_DISABLED = "migration_disabled"
     NO_EDGE = "no_edge"
     NO_TARGET = "no_target"
+    REPLAY_NOT_PERMITTED = "replay_not_permitted"
     ARENA_UNAVAILABLE = "arena_unavailable"
     ARENA_TOO_SMALL = "arena_too_small"
     ARENA_EXHAUSTED = "arena_exhausted"
@@ -114,6 +119,10 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.CURSOR_INVALID: Reason(400, False, "Last-Event-ID must be a whole number, zero or more."),
     Code.CURSOR_AHEAD: Reason(409, False, "The cursor is past the last durable event."),
     Code.IDEMPOTENCY_CONFLICT: Reason(409, False, "This Idempotency-Key was used with another body."),
+    Code.BODY_TIMEOUT: Reason(408, True, "The request body did not come in time."),
+    Code.HOST_REFUSED: Reason(421, False, "This service does not answer under that host name."),
+    Code.ORIGIN_REFUSED: Reason(403, False, "Pages of other sites may not call this service."),
+    Code.TOO_MANY_CONNECTIONS: Reason(503, True, "Too many connections are open; try again later."),
     Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
     Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),
     Code.NOT_READY: Reason(503, True, "The service is not ready yet."),
@@ -122,6 +131,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off in the configuration."),
     Code.NO_EDGE: Reason(409, False, "No plan allows a native move between these workers."),
     Code.NO_TARGET: Reason(409, True, "No other worker can take the session."),
+    Code.REPLAY_NOT_PERMITTED: Reason(409, False, "The session does not permit replay."),
     Code.ARENA_UNAVAILABLE: Reason(409, False, "There is no transfer arena."),
     Code.ARENA_TOO_SMALL: Reason(
         409, False, "The transfer arena cannot hold this session; raise arena_bytes."

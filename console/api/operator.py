@@ -1,0 +1,56 @@
+"""What an operator may see and do: workers and drains."""
+
+from __future__ import annotations
+
+import msgspec
+from quart import Response, request
+
+from console import auth
+from console.body import read_optional_json
+from console.errors import reply
+from swapd.api import DrainMode, DrainOrigin, Service
+
+
+class NewDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/workers/{id}/drains`; all of it optional."""
+
+    deadline_s: float | None = None
+    origin: DrainOrigin = "operator"
+    mode: DrainMode = "native"
+
+
+class OperatorRoutes:
+    """401 without a token, 403 with a tenant's (H9)."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def workers(self) -> Response:
+        who = auth.operator(self._service, request.headers)
+        return reply({"workers": await self._service.workers(who)})
+
+    async def limits(self) -> Response:
+        """The effective limits, for whoever may ask for work (H176)."""
+        auth.caller(self._service, request.headers)
+        return reply(self._service.limits())
+
+    async def start_drain(self, worker: str) -> Response:
+        """202 with the drain's address; the drain goes on whoever disconnects (H50)."""
+        who = auth.operator(self._service, request.headers)
+        asked = await read_optional_json(request, NewDrain) or NewDrain()
+        view = await self._service.start_drain(who, worker, asked.deadline_s, asked.origin, asked.mode)
+        return reply(view, 202, {"Location": f"/v1/drains/{view.id}"})
+
+    async def drains(self) -> Response:
+        who = auth.operator(self._service, request.headers)
+        return reply({"drains": await self._service.drains(who)})
+
+    async def drain(self, drain: str) -> Response:
+        """State, and one outcome for each session that was on the worker (H54)."""
+        who = auth.operator(self._service, request.headers)
+        return reply(await self._service.drain(who, drain))
+
+    async def cancel_drain(self, drain: str) -> Response:
+        """Reopen the worker (H61)."""
+        who = auth.operator(self._service, request.headers)
+        return reply(await self._service.cancel_drain(who, drain))

@@ -1,0 +1,103 @@
+"""The HTTP interface: this file is the list of its routes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from quart import Response, request, websocket
+from quart_trio import QuartTrio
+
+from console import auth, body, errors
+from console.api.health import HealthRoutes
+from console.api.operator import OperatorRoutes
+from console.api.sessions import SessionRoutes
+from console.api.socket import SocketRoutes
+from console.pages import SECURITY_HEADERS, PageRoutes, folder
+from console.streams import StreamTimers
+from swapd.api import Service
+from swapd.config import LimitConfig
+
+BODY_TIMEOUT_S: Final = 30
+RESPONSE_TIMEOUT_S: Final = 60
+
+Handler = Callable[..., Awaitable[Response]]
+
+
+def create_app(
+    service: Service,
+    limits: LimitConfig,
+    *,
+    host_names: frozenset[str] = frozenset(),
+    timers: StreamTimers | None = None,
+) -> QuartTrio:
+    """The application over `service`. `host_names`: names beside `localhost` that clients may use."""
+    app = QuartTrio(
+        "swapd.console",
+        template_folder=str(folder("templates")),
+        static_folder=str(folder("static")),
+        static_url_path="/static",
+    )
+    app.config["MAX_CONTENT_LENGTH"] = limits.max_body_bytes
+    app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
+    app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S
+    # A redirect would be an answer in another form than ours.
+    app.url_map.merge_slashes = False
+    errors.install(app)
+    _guard(app, frozenset(name.lower() for name in host_names))
+
+    def route(method: str, path: str, handler: Handler) -> None:
+        app.add_url_rule(path, f"{method} {path}", handler, methods=[method])
+
+    streams = timers or StreamTimers()
+
+    pages = PageRoutes(service)
+    route("GET", "/", pages.landing)
+
+    health = HealthRoutes(service)
+    route("GET", "/healthz", health.healthz)
+    route("GET", "/readyz", health.readyz)
+
+    sessions = SessionRoutes(service, limits, streams)
+    route("POST", "/v1/sessions", sessions.create)
+    route("GET", "/v1/sessions", sessions.index)
+    route("GET", "/v1/sessions/<session>", sessions.view)
+    route("DELETE", "/v1/sessions/<session>", sessions.cancel)
+    route("GET", "/v1/sessions/<session>/events", sessions.events)
+
+    socket = SocketRoutes(service, streams)
+    app.add_websocket("/v1/sessions/<session>/stream", "stream", socket.stream)
+
+    operator = OperatorRoutes(service)
+    route("GET", "/v1/limits", operator.limits)
+    route("GET", "/v1/workers", operator.workers)
+    route("POST", "/v1/workers/<worker>/drains", operator.start_drain)
+    route("GET", "/v1/drains", operator.drains)
+    route("GET", "/v1/drains/<drain>", operator.drain)
+    route("DELETE", "/v1/drains/<drain>", operator.cancel_drain)
+    return app
+
+
+def _guard(app: QuartTrio, host_names: frozenset[str]) -> None:
+    """What holds for every request, before its route and after it."""
+
+    async def before_request() -> None:
+        auth.check_host(request.headers, host_names)
+        auth.check_origin(request.headers, request.method)
+        if request.method not in body.BODY_METHODS:
+            body.check_no_body(request.headers)
+
+    async def before_websocket() -> None:
+        auth.check_host(websocket.headers, host_names)
+        auth.check_origin(websocket.headers, "GET", is_websocket=True)
+
+    async def after_request(response: Response) -> Response:
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
+        if request.path != "/" and not request.path.startswith("/static/"):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    app.before_request(before_request)
+    app.before_websocket(before_websocket)
+    app.after_request(after_request)

@@ -1,0 +1,93 @@
+"""Every refusal as the same JSON, whoever refused: a route, Quart, werkzeug or a bug.
+
+`{"error": {"code", "message", "retryable"}}`. An internal error is logged by its type only (H183):
+its text and its traceback may hold a prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from quart import Response
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from swapd.errors import Code, SwapdError
+
+RETRY_AFTER_S: Final = 2
+JSON: Final = "application/json"
+
+log = logging.getLogger("swapd.http")
+
+_BY_STATUS: Final[Mapping[int, Code]] = {
+    404: Code.NOT_FOUND,
+    405: Code.METHOD_NOT_ALLOWED,
+    408: Code.BODY_TIMEOUT,
+    413: Code.BODY_TOO_LARGE,
+    415: Code.UNSUPPORTED_MEDIA_TYPE,
+}
+
+
+def reply(view: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """One view as JSON."""
+    return Response(msgspec.json.encode(view), status, headers, content_type=JSON)
+
+
+def error_body(error: SwapdError) -> dict[str, object]:
+    return {"error": {"code": error.code, "message": error.sentence, "retryable": error.retryable}}
+
+
+def error_headers(error: SwapdError) -> dict[str, str]:
+    """Headers that belong to a refusal: when to come back (H41, H44), how to authenticate (H9)."""
+    if error.retryable and error.status in (429, 503):
+        return {"Retry-After": str(RETRY_AFTER_S)}
+    if error.status == 401:
+        return {"WWW-Authenticate": "Bearer"}
+    return {}
+
+
+def refusal(error: SwapdError) -> Response:
+    return reply(error_body(error), error.status, error_headers(error))
+
+
+def internal(error: BaseException) -> Response:
+    """Answer 500 and log the type, nothing else (H183)."""
+    log.error("internal error in a request", extra={"error_type": type(error).__name__})
+    return refusal(SwapdError(Code.INTERNAL))
+
+
+def _from_werkzeug(error: HTTPException) -> Response:
+    status = error.code or 500
+    code = _BY_STATUS.get(status)
+    if code is None:
+        if status >= 500:
+            return internal(error)
+        code = Code.INVALID_REQUEST
+    answer = refusal(SwapdError(code))
+    if status == 405:
+        # The Allow header is required with a 405; the body is ours.
+        for name, value in error.get_headers():
+            if name.lower() == "allow":
+                answer.headers["Allow"] = value
+    return answer
+
+
+def install(app: QuartTrio) -> None:
+    """Answer every error in one form, unknown routes and methods included."""
+
+    async def on_refusal(error: SwapdError) -> Response:
+        return refusal(error)
+
+    async def on_http(error: HTTPException) -> Response:
+        return _from_werkzeug(error)
+
+    async def on_bug(error: Exception) -> Response:
+        return internal(error)
+
+    app.register_error_handler(SwapdError, on_refusal)
+    app.register_error_handler(HTTPException, on_http)
+    # The supervision boundary of a request: a bug in one answers 500 and ends nothing else.
+    app.register_error_handler(Exception, on_bug)

@@ -1,0 +1,447 @@
+"""Drains, and the moves that they need: who is to leave, where to, and what became of each (H50-H65).
+
+One task a drain. It closes the worker, then evaluates again whenever a session made progress: what can
+move joins a wave, what cannot is noted with its reason, what has ended is noted as such. The deadline
+only changes the drain's state: it ends nothing, and a blocked drain goes on trying until it is cancelled
+(B14). The worker is closed exactly while a drain of it is running or blocked.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+
+from swapd.api import DrainMode, DrainOrigin, DrainView
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.messages.generation import Lease
+from swapd.migration.drains import DrainBook
+from swapd.migration.ledger import CapacityLedger, blocks_for
+from swapd.migration.move import Move
+from swapd.migration.planner import Assignment, Candidate, Traveller, plan
+from swapd.migration.wave import Wave
+from swapd.sessions.admission import Admission
+from swapd.sessions.live import LiveSession
+from swapd.sessions.record import DrainRecord, MoveRecord
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.store.drains import load_drain, recent_drains, save_drain
+from swapd.store.moves import finish_move, plan_move
+from swapd.transport.arena import Arena
+from swapd.transport.leases import LeaseBook
+from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.migration")
+
+EVALUATE_EVERY_S: Final = 0.5
+DRAINS_SHOWN: Final = 100
+
+
+class MigrationSupervisor:
+    """Runs all drains. `run` owns their tasks; the other methods may be called from any task."""
+
+    def __init__(
+        self,
+        config: Config,
+        table: SessionTable,
+        ledger: CapacityLedger,
+        admission: Admission,
+        recovery: Recovery,
+        links: dict[str, WorkerLink],
+        arena: Arena | None,
+        leases: LeaseBook | None,
+        arena_refusal: SwapdError | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.on_drain: Callable[[DrainView], None] = lambda view: None
+        self._config = config
+        self._table = table
+        self._store = table.store
+        self._ledger = ledger
+        self._admission = admission
+        self._recovery = recovery
+        self._links = links
+        self._arena = arena
+        self._leases = leases
+        self._arena_refusal = arena_refusal
+        self._wall = wall
+        self._books: dict[str, DrainBook] = {}
+        self._waves: dict[str, list[Wave]] = {}
+        self._done: dict[str, trio.Event] = {}
+        self._nursery: trio.Nursery | None = None
+        self._moving = 0
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the drains' tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # Calls -----------------------------------------------------------------------------------
+
+    def draining(self, worker: str) -> DrainBook | None:
+        """The drain that keeps a worker closed, if one does."""
+        for book in self._books.values():
+            if book.worker == worker and not book.over:
+                return book
+        return None
+
+    async def start(
+        self, worker: str, deadline_s: float, origin: DrainOrigin, mode: DrainMode = "native"
+    ) -> DrainView:
+        """Begin a drain; admission is closed before anything else is looked at (H51)."""
+        if worker not in self._links:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        running = self.draining(worker)
+        if running is not None:
+            raise SwapdError(Code.DRAIN_EXISTS, running.id)
+        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
+        self._books[book.id] = book
+        self._admission.closed[worker] = f"worker {worker} is draining"
+        try:
+            await self._save(book)
+        except BaseException:
+            self._books.pop(book.id, None)
+            self._reopen(worker)
+            raise
+        self._launch(book)
+        return book.view()
+
+    def resume(self, record: DrainRecord) -> None:
+        """Take a drain up again after a restart (decision 10, B16)."""
+        book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
+        book.state = record.state
+        book.outcomes = {outcome.session: outcome for outcome in record.sessions}
+        self._books[book.id] = book
+        if book.worker in self._links:
+            self._admission.closed[book.worker] = f"worker {book.worker} is draining"
+        self._launch(book)
+
+    async def view(self, drain: str) -> DrainView:
+        """Raises `drain_unknown`."""
+        book = self._books.get(drain)
+        if book is not None:
+            return book.view()
+        record = await self._store.read(lambda db: load_drain(db, drain))
+        if record is None:
+            raise SwapdError(Code.DRAIN_UNKNOWN)
+        return _view(record)
+
+    async def views(self) -> Sequence[DrainView]:
+        """The latest drains, newest first."""
+        records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN))
+        live = {book.id: book.view() for book in self._books.values()}
+        return [live.get(record.id) or _view(record) for record in records]
+
+    async def cancel(self, drain: str) -> DrainView:
+        """Moves in flight come to a clean end, then the worker is reopened (H61). Over already: unchanged."""
+        book = self._books.get(drain)
+        if book is None or book.over:
+            return await self.view(drain)
+        for wave in self._waves.get(drain, []):
+            wave.cancel()
+        done = self._done[drain]
+        # State first: the drain's own task sees it, lets its waves end and reopens the worker.
+        book.cancel(self._wall())
+        self._table.notify()
+        await done.wait()
+        return book.view()
+
+    # One drain -------------------------------------------------------------------------------
+
+    def _launch(self, book: DrainBook) -> None:
+        assert self._nursery is not None, "the supervisor runs before it is asked"
+        self._done[book.id] = trio.Event()
+        self._waves[book.id] = []
+        self._nursery.start_soon(self._drain, book)
+
+    async def _drain(self, book: DrainBook) -> None:
+        seen: set[str] = {session.id for session in self._left(book)} | set(book.outcomes)
+        try:
+            async with trio.open_nursery() as nursery:
+                while not book.over:
+                    left = {session.id for session in self._left(book)} | self._travelling(book)
+                    seen |= left
+                    self._note_departed(book, seen - left)
+                    if book.evaluate(left, self._wall()):
+                        await self._save(book)
+                        continue
+                    self._send_off(book, self._left(book), nursery)
+                    await self._table.wait_activity(EVALUATE_EVERY_S)
+            if book.state == "cancelled":
+                for session in self._left(book):
+                    book.ended(session.id, "cancelled", Code.DRAIN_CANCELLED)
+            await self._save(book)
+        except* SwapdError as group:
+            # The store failed: nothing more can be decided here; a restart resumes the drain (H160).
+            log.error("drain stopped", extra={"drain": book.id, "code": _code(group)})
+        finally:
+            self._waves.pop(book.id, None)
+            self._done.pop(book.id).set()
+        if book.over:
+            self._reopen(book.worker)
+        self._forget_old()
+
+    def _left(self, book: DrainBook) -> list[LiveSession]:
+        """Sessions that are still on the worker."""
+        return [session for session in self._table.owned_by(book.worker) if not session.ended]
+
+    def _travelling(self, book: DrainBook) -> set[str]:
+        """Sessions of waves that have not been settled yet."""
+        return {move.session.id for wave in self._waves.get(book.id, []) for move in wave.moves}
+
+    def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
+        """Sessions that ended where they were, or were rebuilt elsewhere (H59, A21)."""
+        for name in gone:
+            old = book.outcomes.get(name)
+            if old is not None and old.outcome is not None and old.outcome != "aborted_source_resumed":
+                continue
+            session = self._table.get(name)
+            state = session.record.state if session is not None else "completed"
+            if state == "failed":
+                code = session.record.code if session is not None else None
+                book.ended(name, "failed", code or Code.RECOVERY_UNAVAILABLE)
+            elif state == "cancelled":
+                book.ended(name, "cancelled", Code.SESSION_CANCELLED)
+            elif state == "completed":
+                book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            else:
+                book.ended(name, "completed_replay", Code.SOURCE_LOST)
+
+    def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
+        """Plan what can leave now and let it go."""
+        source = self._links[book.worker]
+        here = [session for session in left if session.move is None and not session.recovering]
+        if not here or source.owner is None:
+            return
+        if book.mode != "native":
+            for session in here:
+                reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
+                if reason is not None:
+                    book.waiting(session.id, str(reason), "planned")
+            return
+        travellers = [self._traveller(session) for session in here]
+        assignments, refusals = plan(
+            self._candidate(source),
+            [self._candidate(link) for link in self._links.values()],
+            travellers,
+            migration_enabled=self._config.migration_enabled,
+            certified=self._config.self_certify,
+        )
+        for refusal in refusals:
+            book.waiting(refusal.session, str(refusal.code), "planned")
+        by_target: dict[str, list[Move]] = {}
+        for assignment in assignments:
+            move = self._begin(book, source, assignment)
+            if isinstance(move, Move):
+                by_target.setdefault(assignment.target, []).append(move)
+            else:
+                book.waiting(assignment.session, str(move), "planned")
+        for target, moves in by_target.items():
+            wave = Wave(
+                self._config,
+                self._table,
+                source,
+                self._links[target],
+                f"bat_{secrets.token_hex(6)}",
+                moves,
+            )
+            self._waves[book.id].append(wave)
+            nursery.start_soon(self._carry, book, wave)
+
+    def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move | Code:
+        """Charge the target and lend a region; the reason when that cannot be."""
+        session = self._table.get(assignment.session)
+        target = self._links[assignment.target]
+        source_owner, target_owner = source.owner, target.owner
+        if session is None or source_owner is None or target_owner is None or source.ready is None:
+            return Code.NO_TARGET
+        ceiling = self._config.max_concurrent_migrations
+        if ceiling is not None and self._moving >= ceiling:
+            return Code.ARENA_EXHAUSTED
+        if self._leases is None or self._arena is None:
+            return Code.ARENA_UNAVAILABLE
+        info = source.ready.info
+        budget = session.record.spec().budget
+        size = blocks_for(budget, info.block_tokens) * info.block_bytes
+        if not self._leases.fits(size):
+            log.error(
+                "arena too small for a session",
+                extra={"needed_bytes": size, "arena_bytes": self._leases.capacity_bytes},
+            )
+            return Code.ARENA_TOO_SMALL
+        lease = self._leases.grant(size)
+        if lease is None:
+            return Code.ARENA_EXHAUSTED
+        if not self._ledger.charge(target.name, session.id, budget):
+            self._leases.release(lease)
+            return Code.TARGET_FULL
+        self._arena.publish(lease)
+        move = Move(
+            id=f"mov_{secrets.token_hex(8)}",
+            session=session,
+            drain=book.id,
+            source=source_owner,
+            target=target_owner,
+            epoch=session.record.epoch,
+            lease=lease,
+        )
+        session.move = move.id
+        self._moving += 1
+        return move
+
+    async def _carry(self, book: DrainBook, wave: Wave) -> None:
+        """One wave from its durable plan to its records; nothing of it stays behind."""
+        try:
+            now = self._wall()
+            records = [_record(move, now) for move in wave.moves]
+            await self._store.commit(lambda db: _plan_all(db, records))
+            await wave.run()
+        finally:
+            with trio.CancelScope(shield=True):  # bounded: the store, and memory to overwrite
+                await self._settle(book, wave)
+
+    async def _settle(self, book: DrainBook, wave: Wave) -> None:
+        ended = self._wall()
+        for move in wave.moves:
+            session = move.session
+            session.move = None
+            self._moving -= 1
+            outcome = move.outcome or "aborted_source_resumed"
+            self._free_charges(move)
+            result = move.result()
+            book.note(result)
+            if not self._store.failed:
+                self._store.post(
+                    lambda db, m=move.id, o=outcome, r=result: finish_move(db, m, o, r.reason, r, ended),  # type: ignore[misc]  # mypy cannot infer lambda defaults
+                    lambda _: None,
+                )
+            if not session.ended:
+                self._recovery.look_at(session)
+        await self._give_back([move.lease for move in wave.moves])
+        waves = self._waves.get(book.id)
+        if waves is not None and wave in waves:
+            waves.remove(wave)
+        self._table.notify()
+
+    async def _give_back(self, leases: list[Lease]) -> None:
+        """Fence, overwrite off this thread, lend again (H97)."""
+        arena, book = self._arena, self._leases
+        assert arena is not None
+        assert book is not None
+        for lease in leases:
+            arena.retire(lease)
+            await trio.to_thread.run_sync(arena.wipe, lease)
+            book.release(lease)
+
+    def _free_charges(self, move: Move) -> None:
+        """Keep the charge where the session lives, drop the other; none for a session that ended."""
+        session = move.session
+        owner = session.record.owner
+        for worker in (move.source.worker, move.target.worker):
+            if session.ended or owner is None or owner.worker != worker:
+                self._ledger.free(worker, session.id)
+
+    # Pictures for the planner ----------------------------------------------------------------
+
+    def _candidate(self, link: WorkerLink) -> Candidate:
+        capacity = self._ledger.worker(link.name)
+        ready = link.ready
+        return Candidate(
+            worker=link.name,
+            alive=link.state == "ready" and ready is not None,
+            admitting=self._admission.admitting(link.name),
+            fingerprint=ready.info.fingerprint if ready is not None else "",
+            block_tokens=ready.info.block_tokens if ready is not None else 1,
+            free_blocks=capacity.usable_blocks - capacity.committed if capacity is not None else 0,
+            free_slots=capacity.max_sessions - len(capacity.charges) if capacity is not None else 0,
+        )
+
+    def _traveller(self, session: LiveSession) -> Traveller:
+        return Traveller(
+            session=session.id,
+            budget_tokens=session.record.spec().budget,
+            finished=session.over,
+            eligible=session.durable >= 1,
+            moving=session.move is not None,
+        )
+
+    # Records ---------------------------------------------------------------------------------
+
+    def _reopen(self, worker: str) -> None:
+        if self.draining(worker) is None:
+            self._admission.closed.pop(worker, None)
+            self._table.notify()
+
+    async def _save(self, book: DrainBook) -> None:
+        record = DrainRecord(
+            id=book.id,
+            worker=book.worker,
+            state=book.state,
+            origin=book.origin,
+            deadline_s=book.deadline_s,
+            created_at=book.created_at,
+            finished_at=book.finished_at,
+            sessions=tuple(book.outcomes.values()),
+        )
+        await self._store.commit(lambda db: save_drain(db, record))
+        self.on_drain(book.view())
+
+    def _forget_old(self) -> None:
+        """Books of finished drains are in the store; keep the latest here for cheap reads."""
+        over = [book.id for book in self._books.values() if book.over]
+        for name in over[:-DRAINS_SHOWN]:
+            del self._books[name]
+
+
+def _record(move: Move, now: float) -> MoveRecord:
+    return MoveRecord(
+        id=move.id,
+        session=move.session.id,
+        drain=move.drain,
+        source=move.source,
+        target=move.target,
+        epoch=move.epoch,
+        phase=str(move.phase),
+        state="planned",
+        outcome=None,
+        reason=None,
+        stats=None,
+        created_at=now,
+        finished_at=None,
+    )
+
+
+def _view(record: DrainRecord) -> DrainView:
+    return DrainView(
+        id=record.id,
+        worker=record.worker,
+        state=record.state,
+        origin=record.origin,
+        created_at=record.created_at,
+        deadline_s=record.deadline_s,
+        finished_at=record.finished_at,
+        sessions=record.sessions,
+    )
+
+
+def _code(group: BaseExceptionGroup[SwapdError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error.code) if isinstance(error, SwapdError) else "internal"
+
+
+def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:
+    for record in records:
+        plan_move(db, record)
