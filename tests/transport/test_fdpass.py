@@ -173,10 +173,12 @@ async def test_a_file_in_the_way_is_not_removed(path: str, received: Received) -
 async def test_a_path_over_the_limit_is_refused_on_both_sides(short_dir: str, received: Received) -> None:
     """H105"""
     path = os.path.join(short_dir, "x" * 108)
-    for call in (lambda: serve_arena_socket(path, received), lambda: send_arena(path, 0, 1, timeout_s=1)):
-        with pytest.raises(SwapdError) as caught:
-            await call()
-        assert caught.value.code is Code.SOCKET_PATH_TOO_LONG
+    with pytest.raises(SwapdError) as caught:
+        await serve_arena_socket(path, received)
+    assert caught.value.code is Code.SOCKET_PATH_TOO_LONG
+    with pytest.raises(SwapdError) as caught:
+        await send_arena(path, 0, 1, timeout_s=TIMEOUT_S)
+    assert caught.value.code is Code.SOCKET_PATH_TOO_LONG
 
 
 async def test_nobody_listening_is_an_answer(owner: Arena, path: str) -> None:
@@ -342,25 +344,26 @@ import array, os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 peer.connect(sys.argv[1])
+rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))
 try:
-    peer.sendmsg([bytes.fromhex(sys.argv[2])], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))])
-except BrokenPipeError:
-    pass  # refused before we had said anything
-sys.stdout.buffer.write(peer.recv(1000))
+    peer.sendmsg([bytes.fromhex(sys.argv[2])], [rights])
+    while peer.recv(1000):
+        pass
+except (BrokenPipeError, ConnectionResetError):
+    pass  # refused before anything was read
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 async def test_another_user_is_refused_even_where_the_modes_would_let_him(
-    short_dir: str, path: str, received: Received
+    short_dir: str, path: str, received: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
     """H107"""
     os.chmod(short_dir, 0o755)
     async with serving(path, received):
         os.chmod(path, 0o666)
-        done = await trio.run_process([sys.executable, "-c", INTRUDER, path, GOOD.hex()], capture_stdout=True)
-    answer = msgspec.msgpack.decode(done.stdout, type=ArenaAnswer)
-    assert answer.code == Code.UNAUTHENTICATED
+        await trio.run_process([sys.executable, "-c", INTRUDER, path, GOOD.hex()])
+    assert [vars(record)["code"] for record in caplog.records] == [Code.UNAUTHENTICATED]
     assert received.arenas == []
 
 
