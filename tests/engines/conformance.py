@@ -23,6 +23,176 @@ PLACES = 16
 NAN_BYTE = 0xFF
 """A block of these is NaN in every floating point format that KV is kept in."""
 
+TEXT = (
+    504,
+    33059,
+    40061,
+    30324,
+    260,
+    18851,
+    24224,
+    971,
+    9053,
+    351,
+    253,
+    44588,
+    281,
+    582,
+    1369,
+    284,
+    253,
+    20797,
+    281,
+    260,
+    550,
+    30,
+    909,
+    4150,
+    1187,
+    260,
+    7302,
+    282,
+    260,
+    6376,
+    28,
+    260,
+    4376,
+    282,
+    260,
+    2251,
+    284,
+    260,
+    3834,
+    282,
+    260,
+    7761,
+    338,
+    4180,
+    30,
+    533,
+    4339,
+    260,
+    3426,
+    5999,
+    2404,
+    2141,
+    260,
+    28899,
+    284,
+    1122,
+    13197,
+    1699,
+    357,
+    288,
+    260,
+    5432,
+    28,
+    3551,
+    480,
+    2652,
+    761,
+    20890,
+    357,
+    30,
+    1963,
+    3163,
+    253,
+    1165,
+    9741,
+    6612,
+    1355,
+    253,
+    1420,
+    30,
+    378,
+    4166,
+    617,
+    19529,
+    32900,
+    4891,
+    253,
+    10091,
+    3985,
+    284,
+    3413,
+    1991,
+    22439,
+    335,
+    260,
+    4051,
+    856,
+    7698,
+    253,
+    9191,
+    338,
+    761,
+    8976,
+    981,
+    253,
+    5670,
+    28,
+    800,
+    929,
+    3156,
+    28,
+    1869,
+    429,
+    750,
+    1666,
+    30,
+    11110,
+    1916,
+    6090,
+    638,
+    3112,
+    260,
+    25077,
+    2120,
+    260,
+    12322,
+    436,
+    14004,
+    284,
+    983,
+    338,
+    260,
+    4626,
+    736,
+    3631,
+    6757,
+    347,
+    1083,
+    913,
+    1127,
+    3772,
+    929,
+    30,
+    18378,
+    3472,
+    5433,
+    1296,
+    3860,
+    42,
+    253,
+    9376,
+    12169,
+    28,
+    253,
+    1796,
+    2156,
+    28,
+    355,
+    4138,
+    260,
+    1573,
+    2342,
+    288,
+    2061,
+    2118,
+    30,
+)
+"""English prose in SmolLM2's tokens; other engines need only a vocabulary of as many."""
+
 GREEDY = Sampling(temperature=0.0, ignore_eos=True)
 MODES = {
     "greedy": GREEDY,
@@ -56,8 +226,8 @@ class Hop(NamedTuple):
 
 
 def prompt(length: int, start: int = 0) -> tuple[int, ...]:
-    """Token ids that do not repeat soon and fit every vocabulary here."""
-    return tuple(40 + (start * 131 + index * index * 7 + index * 53) % 900 for index in range(length))
+    """A piece of the text, so that a language model does not run into a loop at once."""
+    return tuple(TEXT[(start * 23 + index) % len(TEXT)] for index in range(length))
 
 
 def spec(
@@ -234,7 +404,7 @@ class EngineClaims:
             assert transcript.outputs[hop.copy] == transcript.outputs[hop.key]
 
     def test_bytes_past_the_valid_length_are_never_read(self, pair: Pair) -> None:
-        """H84: NaN in every byte that no token owns, on both sides, changes nothing."""
+        """H84: NaN in every byte that no token owns changes nothing."""
         size = pair.source.info.block_tokens
         given = [
             spec(size + 5, size, start=21, salt="clean"),
@@ -248,7 +418,9 @@ class EngineClaims:
 
         transcript = Transcript()
         hops = [
-            Hop(f"n{number}", f"m{number}", GenerationSpec(one.session, one.prompt, one.sampling, size, "nan"))
+            Hop(
+                f"n{number}", f"m{number}", GenerationSpec(one.session, one.prompt, one.sampling, size, "nan")
+            )
             for number, one in enumerate(given)
         ]
         poisoned = poison(pair.source, given)
@@ -271,7 +443,11 @@ class EngineClaims:
 
     @pytest.mark.parametrize("fault", ["swapped", "flipped", "stale"])
     def test_wrong_bytes_change_the_output(self, pair: Pair, fault: str) -> None:
-        """The suite can fail: identity is not luck."""
+        """The suite can fail: identity is not luck.
+
+        Two full blocks of one session swapped would not do: a key carries its position, so attention does
+        not care where in the table it stands. The tail and the first block do not hold equally many.
+        """
         size = pair.source.info.block_tokens
         transcript = Transcript()
         mode = Sampling(temperature=1.0, seed=31, ignore_eos=True)
@@ -281,7 +457,7 @@ class EngineClaims:
         transcript.run(pair.source, 2)
         pair.source.hold(hop.key)
         pair.target.reserve(hop.copy, hop.spec)
-        copy_blocks(pair, [hop], [1, 0, 2, 3] if fault == "swapped" else None)
+        copy_blocks(pair, [hop], [3, 1, 2, 0] if fault == "swapped" else None)
         table = pair.target.block_table(hop.copy)
         if fault == "flipped":
             buffer = memoryview(bytearray(pair.source.info.block_bytes))
@@ -346,8 +522,8 @@ class EngineClaims:
 
         engine.set_prefill(True)
         assert engine.runnable()
-        transcript.run_until(engine, "first", 1)
-        assert "second" not in transcript.outputs, "the first prompt kept its place"
+        transcript.run(engine, 1)
+        assert engine.computed("first") > reached, "the first prompt kept its place"
         transcript.run(engine)
         assert transcript.finish == {"first": "length", "second": "length"}
         engine.remove("decoding")

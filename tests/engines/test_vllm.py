@@ -30,6 +30,7 @@ from tests.engines.remote import RemoteEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 BLOCKS = 200
 BLOCK_BYTES = 737_280
 
@@ -173,7 +174,9 @@ def test_full_places_do_not_make_the_engine_spin(source: RemoteEngine) -> None:
     assert set(transcript.finish.values()) == {"length"}
 
 
-def ends(source: RemoteEngine, prompt: tuple[int, ...], budget: int, **sampling: object) -> tuple[list[int], str]:
+def ends(
+    source: RemoteEngine, prompt: tuple[int, ...], budget: int, **sampling: object
+) -> tuple[list[int], str]:
     transcript = Transcript()
     mode = Sampling(**{"temperature": 0.0, **sampling})  # type: ignore[arg-type]  # the test's own keywords
     source.start("end", GenerationSpec("s", prompt, mode, budget), ())
@@ -185,13 +188,15 @@ def chat(text: str) -> tuple[int, ...]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(Path(checkpoint()) / "tokenizer.json"))
-    message = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    message = (
+        f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    )
     return tuple(tokenizer.encode(message, add_special_tokens=False).ids)
 
 
 def test_each_end_has_its_reason(source: RemoteEngine) -> None:
     """The last token is part of the output; min_tokens and ignore_eos put the end off."""
-    asked = chat("Reply with the single word: yes")
+    asked = chat("What is the capital of France?")
     said, finish = ends(source, asked, 40)
     assert finish == "eos"
     assert said[-1] in source.info.eos_token_ids
