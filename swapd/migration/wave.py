@@ -445,8 +445,8 @@ class Wave:
             )
             move.fail(Code.SESSION_CANCELLED if client else Code.ALREADY_FINISHED, Event.ENDED)
             move.outcome = "cancelled"
+            # The source's copy goes with the session: by its own end, or by the Cancel that ended it.
             await self._undo(move, owed._replace(resume_source=False))
-            self._source.tell(Release(session.id, move.epoch))
 
     def _check(self, move: Move) -> None:
         if self._cancelled:

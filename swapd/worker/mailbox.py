@@ -20,13 +20,13 @@ from swapd.messages.to_worker import Grant, PrepareItem, ToWorker
 MAX_PENDING_REQUESTS: Final = 4096
 MAX_PENDING_REPORTS: Final = 4096
 CURRENT: Final = -1
-"""Generation of a report that answers nobody: it goes to whoever is the coordinator when it is sent."""
+"""Connection of a report that answers nobody: it goes to whoever is the coordinator when it is sent."""
 
 
 class Ticket(NamedTuple):
-    """Whom to answer: coordinator generation and request id."""
+    """Whom to answer: the connection, counted from 0 at each new Hello, and the request id."""
 
-    generation: int
+    connection: int
     request: int
 
 
@@ -51,9 +51,9 @@ class Checked(NamedTuple):
 
 
 class Takeover(NamedTuple):
-    """A new coordinator generation has said Hello."""
+    """A coordinator has said Hello on a new connection; tokens of steps before this do not go there."""
 
-    generation: int
+    connection: int
 
 
 Work = Request | Checked | Takeover
@@ -108,6 +108,7 @@ class Outbox:
         self._token = token
         self._reports: deque[tuple[Ticket, FromWorker]] = deque()
         self._wake = trio.Event()
+        self._taken = trio.Event()
 
     def post(self, ticket: Ticket, body: FromWorker) -> None:
         """Queue a report (any thread). Reports of an ending process are dropped."""
@@ -129,7 +130,15 @@ class Outbox:
         while not self._reports:
             await self._wake.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
-        return self._reports.popleft()
+        report = self._reports.popleft()
+        self._taken.set()
+        self._taken = trio.Event()
+        return report
+
+    async def wait_below(self, count: int) -> None:
+        """Return when fewer than `count` reports wait."""
+        while len(self._reports) >= count:
+            await self._taken.wait()
 
     def _notify(self) -> None:
         self._wake.set()

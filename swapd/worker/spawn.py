@@ -26,7 +26,7 @@ from swapd.worker.settings import WorkerSettings
 
 log = logging.getLogger("swapd.worker.spawn")
 
-STOP_WAIT_S: Final = 5.0
+STOP_WAIT_S: Final = 10.0
 POLL_S: Final = 0.1
 
 
