@@ -8,8 +8,8 @@ layout and corrupted silently).
 
 One thing is looked at: the CPU's attention multiplies the values of positions that no token owns yet by zero,
 and zero times NaN is NaN. A single NaN past the valid length of a tail turns the whole output into
-token 0 (seen with 0.32). So a value that is not finite never enters a block: it is written as zero (H84). In a
-healthy session there is none; where a valid one was NaN, the session was lost on its source.
+token 0 (seen with 0.32). So a value that is not finite never enters a block: it is written as zero (H84).
+In a healthy session there is none; where a valid one was NaN, the session was lost on its source.
 """
 
 from __future__ import annotations
