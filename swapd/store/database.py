@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 BUSY_TIMEOUT_S: Final = 10.0
 """How long the writer waits for a foreign writer (a person's script) before the store counts as failed."""
-WAL_KEEP_BYTES: Final = 64 << 20
-"""A log that had to grow beyond this is cut back to it when it is used again."""
+WAL_KEEP_BYTES: Final = 16 << 20
+"""A log that had to grow beyond this is cut back to it when it starts again."""
 
 _STORAGE_ERRORS: Final = frozenset(
     {
@@ -35,11 +35,10 @@ _STORAGE_ERRORS: Final = frozenset(
 
 
 def create_file(path: Path) -> None:
-    """Make the file and its folder if they are not there, readable by nobody else.
+    """Make the file if it is not there, readable by nobody else.
 
     SQLite gives the log and the index the mode of the database.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
