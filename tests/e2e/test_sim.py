@@ -193,7 +193,10 @@ async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) 
         before = await _footprint(running)
         await drain_there_and_back(100)
         after = await _footprint(running)
-        assert after == before
+        # Threads that Trio keeps for reuse may have gone meanwhile; nothing may have come.
+        for name, (files, threads) in after.items():
+            assert files <= before[name][0], (name, before, after)
+            assert threads <= before[name][1], (name, before, after)
         await running.call("DELETE", f"/v1/sessions/{session}")
     got = readings[0].tokens
     assert got == reference(prompt(5), 4000)[: len(got)]
