@@ -31,6 +31,9 @@ Outcome = Literal[
 ]
 OnDisconnect = Literal["cancel", "pause", "continue"]
 DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
+DrainMode = Literal["native", "replay", "cold_replay"]
+"""native: the KV moves. replay: rebuilt on the target from the transcript, for sessions that permit it;
+cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -125,6 +128,7 @@ class DrainView(msgspec.Struct, frozen=True):
     deadline_s: float
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
+    mode: DrainMode = "native"
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -203,7 +207,12 @@ class Service(Protocol):
         """Nonterminal sessions: the caller's namespace, or all for an operator."""
 
     async def start_drain(
-        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+        self,
+        caller: Caller,
+        worker: str,
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
     ) -> DrainView:
         """Close the worker, then move what runs on it (H50-H65). Raises `worker_unknown`, `drain_exists`."""
 

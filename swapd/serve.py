@@ -97,7 +97,7 @@ class Coordinator:
         self.links: dict[str, WorkerLink] = {}
         self.bus = EventBus()
         self.ledger = CapacityLedger()
-        self.table = SessionTable(store, tokenizer, self.ledger, window=config.window_tokens)
+        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
         self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
         self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
         leases = (

@@ -13,6 +13,7 @@ import trio
 
 from swapd.api import (
     Caller,
+    DrainMode,
     DrainOrigin,
     DrainView,
     NewSession,
@@ -118,7 +119,12 @@ class SwapdService:
         return [self._worker(link) for link in self._links.values()]
 
     async def start_drain(
-        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+        self,
+        caller: Caller,
+        worker: str,
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
     ) -> DrainView:
         _operator(caller)
         self._check_ready()
@@ -126,7 +132,7 @@ class SwapdService:
             deadline_s = self._config.drain_deadline_s
         if not 0 <= deadline_s <= MAX_DEADLINE_S:
             raise SwapdError(Code.INVALID_REQUEST, f"deadline_s goes from 0 to {MAX_DEADLINE_S:.0f}")
-        return await self._supervisor.start(worker, deadline_s, origin)
+        return await self._supervisor.start(worker, deadline_s, origin, mode)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)

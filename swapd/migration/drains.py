@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from swapd.api import DrainOrigin, DrainState, DrainView, Outcome, SessionOutcome
+from swapd.api import DrainMode, DrainOrigin, DrainState, DrainView, Outcome, SessionOutcome
 
 DRAIN_TRANSITIONS: Final[dict[DrainState, frozenset[DrainState]]] = {
     "running": frozenset({"drained", "blocked", "cancelled"}),
@@ -38,6 +38,7 @@ class DrainBook:
     deadline_s: float
     state: DrainState = "running"
     finished_at: float | None = None
+    mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
 
     @property
@@ -99,6 +100,7 @@ class DrainBook:
             deadline_s=self.deadline_s,
             finished_at=self.finished_at,
             sessions=tuple(self.outcomes.values()),
+            mode=self.mode,
         )
 
     def _enter(self, state: DrainState, now: float) -> bool:

@@ -14,7 +14,7 @@ from swapd.worker.link import WorkerLink, WorkerLost
 
 @dataclass(frozen=True)
 class Route:
-    """From `source` to `target`. Sizes are those of the source's engine; the planner saw to it that both agree."""
+    """From `source` to `target`. Sizes are those of both engines: the planner compared their fingerprints."""
 
     table: SessionTable
     source: WorkerLink

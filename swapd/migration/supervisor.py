@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from swapd.api import DrainOrigin, DrainView
+from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Lease
@@ -96,14 +96,16 @@ class MigrationSupervisor:
                 return book
         return None
 
-    async def start(self, worker: str, deadline_s: float, origin: DrainOrigin) -> DrainView:
+    async def start(
+        self, worker: str, deadline_s: float, origin: DrainOrigin, mode: DrainMode = "native"
+    ) -> DrainView:
         """Begin a drain; admission is closed before anything else is looked at (H51)."""
         if worker not in self._links:
             raise SwapdError(Code.WORKER_UNKNOWN)
         running = self.draining(worker)
         if running is not None:
             raise SwapdError(Code.DRAIN_EXISTS, running.id)
-        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s)
+        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
         self._books[book.id] = book
         self._admission.closed[worker] = f"worker {worker} is draining"
         try:
@@ -221,6 +223,12 @@ class MigrationSupervisor:
         source = self._links[book.worker]
         here = [session for session in left if session.move is None and not session.recovering]
         if not here or source.owner is None:
+            return
+        if book.mode != "native":
+            for session in here:
+                reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
+                if reason is not None:
+                    book.waiting(session.id, str(reason), "planned")
             return
         travellers = [self._traveller(session) for session in here]
         assignments, refusals = plan(

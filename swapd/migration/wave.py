@@ -145,7 +145,7 @@ class Wave:
         try:
             answer = await route.source.request(Freeze(batch, items), Frozen, route.timers.freeze_s)
         except BaseException as error:
-            # Whether they froze is unknown, so a Resume is owed (H88); to a running session it says nothing new.
+            # Whether they froze is unknown, so a Resume is owed (H88).
             for move in asked:
                 move.enter(Event.FROZEN)
             if not isinstance(error, SwapdError):

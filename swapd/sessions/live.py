@@ -35,6 +35,8 @@ class LiveSession:
         self.unread_since: float | None = now
         self.move: str | None = None
         self.recovering = False
+        self.taking = True
+        """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text
         self._created = _encode(
             {"id": record.id, "prompt_tokens": len(record.prompt), "max_new_tokens": record.max_new_tokens}
@@ -140,7 +142,7 @@ class LiveSession:
         the end is one transaction with the tokens (H17).
         """
         skip = len(self.received) + 1 - run.first_pos
-        if self.over or skip < 0:
+        if self.over or not self.taking or skip < 0:
             return None
         first_pos = len(self.received) + 1
         ids: list[int] = []
@@ -185,10 +187,6 @@ class LiveSession:
         )
         self._close_text()
         self.wake()
-
-    def drop_undurable(self) -> None:
-        """Forget tokens of a lost owner that never reached the store; their text is made again."""
-        assert len(self.received) == self.durable, "appends are answered before an owner changes"
 
     def _push(self, token: int) -> bool:
         step = self._text.push(token)

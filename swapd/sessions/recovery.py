@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
 import trio
 
 from swapd.config import Config
@@ -124,6 +125,36 @@ class Recovery:
         session.wake()
         self._nursery.start_soon(self._decide, session)
 
+    def send_to_another(self, session: LiveSession, *, cold: bool) -> Code | None:
+        """Rebuild a running session on another worker from its transcript, because an operator wants that.
+
+        Returns why not: its client did not permit replay, or it has not begun. `cold` keeps the target from
+        using what its prefix cache has.
+        """
+        if not session.record.allow_replay_fallback:
+            return Code.REPLAY_NOT_PERMITTED
+        if session.durable == 0 or session.over or self._nursery is None:
+            return Code.NOT_ELIGIBLE
+        session.recovering = True
+        session.wake()
+        self._nursery.start_soon(self._send, session, cold)
+        return None
+
+    async def _send(self, session: LiveSession, cold: bool) -> None:
+        old, epoch = session.record.owner, session.record.epoch
+        try:
+            link = self._choose(session)
+            if link is not None:
+                await self._start_again(session, link, cold=cold, leaving=(old, epoch))
+                self._count("replayed")
+        except SwapdError as error:
+            log.warning("replay refused", extra={"session": session.id, "code": error.code})
+        finally:
+            session.recovering = False
+            session.wake()
+            self._table.notify()
+            self.look_at(session)
+
     def _unresolved(self, session: LiveSession) -> bool:
         owner = session.record.owner
         if session.ended or self._store.failed:
@@ -185,18 +216,36 @@ class Recovery:
                 return link
         return None
 
-    async def _start_again(self, session: LiveSession, link: WorkerLink) -> None:
+    async def _start_again(
+        self,
+        session: LiveSession,
+        link: WorkerLink,
+        *,
+        cold: bool = False,
+        leaving: tuple[Owner | None, int] = (None, 0),
+    ) -> None:
         owner, expected = link.owner, session.record.epoch
         if owner is None:
             raise SwapdError(Code.TARGET_LOST)
         # Owner first, then start: only the new owner's tokens can be accepted from here on (H19). The
         # append of every earlier token was posted before this, so it is answered by now.
-        epoch = await self._store.commit(lambda db: assign_owner(db, session.id, expected, owner))
-        if epoch is None:
-            raise SwapdError(Code.EPOCH_STALE)
-        self._table.change(session, owner=owner, epoch=epoch)
+        session.taking = False
+        try:
+            epoch = await self._store.commit(lambda db: assign_owner(db, session.id, expected, owner))
+            if epoch is None:
+                raise SwapdError(Code.EPOCH_STALE)
+            self._table.change(session, owner=owner, epoch=epoch)
+        finally:
+            session.taking = True
+        old, old_epoch = leaving
+        if old is not None:
+            self._ledger.free(old.worker, session.id)
+            self._links[old.worker].tell(Cancel(session.id, old_epoch))
         outputs = tuple(session.outputs())
-        start = Start(session.record.spec(), epoch, self._table.limit(session), outputs)
+        spec = session.record.spec()
+        if cold:
+            spec = msgspec.structs.replace(spec, salt=f"{spec.salt}.{epoch}")
+        start = Start(spec, epoch, self._table.limit(session), outputs)
         await link.request(start, Started, self._config.timers.decide_s)
         if outputs:
             self.replayed_tokens += len(session.record.prompt) + len(outputs) - 1

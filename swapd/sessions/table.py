@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -57,13 +57,14 @@ class SessionTable:
         store: Store,
         tokenizer: Tokenizer,
         ledger: CapacityLedger,
+        links: Mapping[str, OwnerLink],
         *,
         window: int,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
         self.ledger = ledger
-        self.links: dict[str, OwnerLink] = {}
+        self._links = links
         self.fenced = 0
         self.accepted_tokens = 0
         self.on_event: Callable[[str, LiveSession], None] = lambda kind, session: None
@@ -176,7 +177,7 @@ class SessionTable:
     def regrant(self, session: LiveSession) -> None:
         """The session's limit may have changed: tell its owner."""
         owner = session.record.owner
-        link = self.links.get(owner.worker) if owner is not None else None
+        link = self._links.get(owner.worker) if owner is not None else None
         if link is not None and link.is_owner(owner):
             link.credit(session.id)
 
@@ -213,7 +214,7 @@ class SessionTable:
             session.durable = max(session.durable, record.accepted)
             session.close(Terminal(record.state, record.finish_reason, record.code, record.finished_at))
             owner = session.record.owner
-            link = self.links.get(owner.worker) if owner is not None else None
+            link = self._links.get(owner.worker) if owner is not None else None
             if link is not None and link.is_owner(owner):
                 link.tell(Cancel(session.id, session.record.epoch))
             self._end(session)

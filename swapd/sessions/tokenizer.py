@@ -12,7 +12,7 @@ from swapd.sessions.text import Decoder
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 PENDING_TOKENS: Final = 32
-"""A character has at most four bytes: so many tokens without a whole one are broken bytes, not a character."""
+"""A character has at most four bytes: so many tokens without a whole one are broken bytes."""
 _INCOMPLETE: Final = "\ufffd"
 
 

@@ -30,7 +30,6 @@ ENDED_KEPT: Final = 4096
 class Settlement(NamedTuple):
     """What the engine has to be told before its next step, in this order."""
 
-    remove: tuple[str, ...]
     enter: tuple[Session, ...]
     arrive: tuple[Arrival, ...]
     hold: tuple[str, ...]
@@ -57,6 +56,10 @@ class Book:
         if found is None and self.newest_epoch(session) is not None:
             self.fenced += 1
         return found
+
+    def peek(self, session: str, epoch: int) -> Session | None:
+        """As `find`, but nobody is fenced by it."""
+        return self._sessions.get((session, epoch))
 
     def require(self, session: str, epoch: int) -> Session:
         """As `find`. Raises `epoch_stale`, `already_finished` or `session_unknown`."""
@@ -109,6 +112,7 @@ class Book:
     def _charge(self, spec: GenerationSpec, full: Code) -> None:
         if not spec.prompt:
             raise SwapdError(Code.PROMPT_EMPTY)
+        self._check_tokens(spec.prompt)
         if spec.max_new_tokens < 1 or spec.budget > self._info.max_model_len:
             raise SwapdError(Code.BUDGET_EXCEEDED, f"{spec.budget} of {self._info.max_model_len} tokens")
         running = sum(1 for s in self if s.finish is None)
@@ -118,6 +122,10 @@ class Book:
             raise SwapdError(full, f"{running} of {self._info.max_num_seqs} sessions")
         if need > free:
             raise SwapdError(full, f"{need} blocks wanted, {free} free")
+
+    def _check_tokens(self, ids: Iterable[int]) -> None:
+        if not all(0 <= one < self._info.vocab_size for one in ids):
+            raise SwapdError(Code.INVALID_REQUEST, "a token id is outside of the vocabulary")
 
     # commands
 
@@ -131,6 +139,7 @@ class Book:
             self.fenced += 1
             raise SwapdError(Code.EPOCH_STALE, f"epoch {newest} is here")
         self._charge(spec, Code.CAPACITY)
+        self._check_tokens(outputs)
         if len(outputs) >= spec.max_new_tokens:
             raise SwapdError(Code.BUDGET_EXCEEDED, f"{len(outputs)} of {spec.max_new_tokens} tokens exist")
         count = len(outputs)
@@ -181,7 +190,7 @@ class Book:
         return run if found.may_emit else None
 
     def prepare(self, move: str, outputs: tuple[int, ...], limit: int) -> None:
-        """Turn a filled reservation into a session that steps with its tokens held back. Repeats are no-ops."""
+        """Let a filled reservation step with its tokens held back. Repeats are no-ops."""
         session = self._moves.get(move)
         if session is None:
             raise SwapdError(Code.LEASE_EXPIRED)
@@ -189,6 +198,7 @@ class Book:
             return
         if not 0 < len(outputs) < session.spec.max_new_tokens:
             raise SwapdError(Code.MANIFEST_MISMATCH, "nothing is left to generate")
+        self._check_tokens(outputs)
         session.stage = "prepared"
         session.outputs = outputs
         session.position = session.accepted = len(outputs)
@@ -235,7 +245,7 @@ class Book:
             self._sessions[session, new_epoch] = found
 
     def forget(self, session: Session) -> None:
-        """Drop a session; its key is removed from the engine at the next settlement."""
+        """Drop a session; the engine hears of its key by `take_removed`, before anything enters."""
         name = (session.spec.session, session.epoch)
         del self._sessions[name]
         del self._keys[session.key]
@@ -246,9 +256,13 @@ class Book:
 
     # steps
 
+    def take_removed(self) -> tuple[str, ...]:
+        """Engine keys of sessions that were dropped since the last call."""
+        removed, self._removed = tuple(self._removed), []
+        return removed
+
     def settle(self) -> Settlement:
         """Decide what the engine must be told, and take it as told."""
-        removed, self._removed = tuple(self._removed), []
         enter: list[Session] = []
         arrive: list[Arrival] = []
         hold: list[str] = []
@@ -267,7 +281,7 @@ class Book:
             elif session.place == "reserved" and wants:
                 arrive.append(Arrival(session.key, session.outputs))
                 session.place = "stepping"
-        return Settlement(removed, tuple(enter), tuple(arrive), tuple(hold), tuple(unhold))
+        return Settlement(tuple(enter), tuple(arrive), tuple(hold), tuple(unhold))
 
     def take(self, tokens: Sequence[StepToken]) -> tuple[TokenRun, ...]:
         """Enter a step's tokens; returns what may leave now, one run a session."""

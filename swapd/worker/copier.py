@@ -1,4 +1,4 @@
-"""Copy threads: one for pre-copy, which must not slow the neighbours, one for tails, which somebody waits for.
+"""Copy threads: one for pre-copy, which must not slow the neighbours, one for tails that somebody waits for.
 
 A job is a generator that yields after each block. A thread takes its jobs in turn, block by block, so that no
 session's copy waits for another's to end; the pre-copy thread then sleeps so that it is busy for `duty` of
@@ -78,6 +78,6 @@ class CopyThread:
         except StopIteration:
             return False
         except Exception as error:  # supervision boundary: one job's fault must not end the others'
-            _log.error("copy job failed", extra={"error": type(error).__name__})
+            _log.error("copy job failed", extra={"error_type": type(error).__name__})
             return False
         return True

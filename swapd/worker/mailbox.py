@@ -108,6 +108,7 @@ class Outbox:
         self._token = token
         self._reports: deque[tuple[Ticket, FromWorker]] = deque()
         self._wake = trio.Event()
+        self._taken = trio.Event()
 
     def post(self, ticket: Ticket, body: FromWorker) -> None:
         """Queue a report (any thread). Reports of an ending process are dropped."""
@@ -129,7 +130,15 @@ class Outbox:
         while not self._reports:
             await self._wake.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
-        return self._reports.popleft()
+        report = self._reports.popleft()
+        self._taken.set()
+        self._taken = trio.Event()
+        return report
+
+    async def wait_below(self, count: int) -> None:
+        """Return when fewer than `count` reports wait."""
+        while len(self._reports) >= count:
+            await self._taken.wait()
 
     def _notify(self) -> None:
         self._wake.set()

@@ -253,7 +253,7 @@ class Transfers:
     def _refusal(self, error: Exception) -> Refused:
         if isinstance(error, SwapdError):
             return Refused(error.code, error.detail)
-        _log.error("copy failed", extra={"error": type(error).__name__})
+        _log.error("copy failed", extra={"error_type": type(error).__name__})
         self._post(EVENT_TICKET, Alarm("copy_failed", type(error).__name__))
         return Refused(Code.INTERNAL)
 

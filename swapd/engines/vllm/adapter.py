@@ -61,7 +61,7 @@ class VllmEngine:
         self._serial = 0
         self._recomputed = 0
         self._scheduled: dict[str, int] = {}
-        self._preempted: tuple[str, ...] = ()
+        self._preempted: list[str] = []
         scheduler.on_scheduled = self._before_execution
 
     @property
@@ -123,7 +123,8 @@ class VllmEngine:
         return self._scheduler.runnable()
 
     def step(self) -> StepResult:
-        self._scheduled, self._preempted = {}, ()
+        self._scheduled.clear()
+        self._preempted.clear()
         grouped, _ = self._core.step()
         self._blocks.step_ended()
         # Keys first: a finished generation is forgotten below.
@@ -155,7 +156,7 @@ class VllmEngine:
     def _before_execution(self, output: SchedulerOutput) -> None:
         """Set each scheduled request's noise and count what is computed a second time."""
         self._scheduled = dict(output.num_scheduled_tokens)
-        self._preempted = tuple(output.preempted_req_ids or ())
+        self._preempted = list(output.preempted_req_ids or ())
         for request_id, count in self._scheduled.items():
             stay = self._by_request[request_id]
             request = stay.request

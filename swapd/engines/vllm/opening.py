@@ -23,6 +23,7 @@ from swapd.engines.vllm.checks import (
     installed_versions,
     read_model_config,
 )
+from swapd.engines.vllm.noise import NOISE_OF_POSITION
 from swapd.engines.vllm.settings import (
     DTYPE,
     EngineSettings,
@@ -90,7 +91,6 @@ def _build(
     from swapd.engines.vllm.adapter import VllmEngine
     from swapd.engines.vllm.blocks import HostBlocks, KvBlocks, kv_layout
     from swapd.engines.vllm.runner import RunnerSeam, V1Runner, V2Runner
-    from swapd.engines.vllm.sampling import NOISE_OF_POSITION
     from swapd.engines.vllm.scheduler import HandoffScheduler
 
     silence_token_dumps()

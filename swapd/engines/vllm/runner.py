@@ -15,7 +15,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from swapd.engines.vllm.sampling import position_seed
+from swapd.engines.vllm.noise import position_seed
 
 
 class PositionedGenerator(torch.Generator):  # type: ignore[misc]  # torch is not typed for us
