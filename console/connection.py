@@ -20,9 +20,10 @@ from hypercorn.trio.worker_context import TrioSingleTask, WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from console.protocol import Protocol, ProtocolRefused
+from console.protocol import MAX_HEADER_BYTES, Protocol, ProtocolRefused
 
-RECEIVE_BYTES: Final = 1 << 16
+RECEIVE_BYTES: Final = MAX_HEADER_BYTES
+"""Reading no more at once keeps the limit of a head: h11 checks only what is not yet whole."""
 WRITE_BYTES: Final = 1 << 16
 """One write deadline covers this much, so a slow reader of a long replay is not a dead one."""
 MAX_WEBSOCKET_INBOUND_BYTES: Final = 1 << 20
@@ -72,26 +73,29 @@ class Connection:
             )
             client = parse_socket_addr(sock.family, sock.getpeername())
             server = parse_socket_addr(sock.family, sock.getsockname())
-            async with self._tasks:
-                protocol = Protocol(
-                    self._app,
-                    self._config,
-                    self._context,
-                    self._tasks,
-                    ConnectionState({}),
-                    False,
-                    client,
-                    server,
-                    self._send,
-                )
-                self._protocol = protocol
-                await self._idle.restart(self._tasks, self._close_when_idle)
-                with self._reading:
-                    await self._read(protocol)
-                await self._idle.stop()
-                # Gone or told to go: the application hears it, and nothing is sent any more.
-                self.abort()
-                await protocol.handle(Closed())
+            with trio.CancelScope() as everything:
+                async with self._tasks:
+                    protocol = Protocol(
+                        self._app,
+                        self._config,
+                        self._context,
+                        self._tasks,
+                        ConnectionState({}),
+                        False,
+                        client,
+                        server,
+                        self._send,
+                    )
+                    self._protocol = protocol
+                    await self._idle.restart(self._tasks, self._close_when_idle)
+                    with self._reading:
+                        await self._read(protocol)
+                    await self._idle.stop()
+                    # Gone or told to go: the application hears it, and nothing is sent any more.
+                    self.abort()
+                    await protocol.handle(Closed())
+                    # Its tasks have no reader any more; hypercorn's pings would sleep on for their interval.
+                    everything.cancel()
         except OSError:
             pass  # reset before it began
         finally:

@@ -86,6 +86,14 @@ class SocketStream(WSStream):
                 return await self._end(event.code)
         return None
 
+    async def _send_pings(self) -> None:
+        # The first after the interval: hypercorn's first crosses the close of a client that leaves at
+        # once, and trio-websocket raises on that.
+        assert self.config.websocket_ping_interval is not None
+        while not self.closed:
+            await self.context.sleep(self.config.websocket_ping_interval)
+            await self._send_wsproto_event(Ping())
+
     async def _end(self, code: int) -> None:
         await self._send_wsproto_event(CloseConnection(code=code))
         await self.send(StreamClosed(stream_id=self.stream_id))

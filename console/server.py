@@ -29,6 +29,7 @@ from swapd.errors import Code, SwapdError
 GRACE_S: Final = 3.0
 """How long open responses may take to end by themselves at shutdown; streams end at once."""
 LIFESPAN_S: Final = 10
+MAX_PORT: Final = 65535
 REFUSAL_S: Final = 1.0
 MAX_REFUSALS: Final = 64
 """Connections over the limit that are told so at the same time; further ones are just closed."""
@@ -154,17 +155,20 @@ async def serve_http(
 
 
 async def _listen(host: str, port: int) -> list[trio.SocketListener]:
+    # Out of range, the system would take another port without a word.
+    if not 0 <= port <= MAX_PORT:
+        raise SwapdError(Code.CONFIG_INVALID, f"port must be between 0 and {MAX_PORT}")
     try:
         return await trio.open_tcp_listeners(port, host=host)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         # The system's sentence is all a person needs: in use, not permitted, no such address.
         raise SwapdError(
             Code.CONFIG_INVALID, f"cannot listen on {host} port {port}: {_reason(error)}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def _reason(error: OSError) -> str:
+    return error.strerror or "the system refuses"
 
 
 async def _accept(

@@ -8,7 +8,7 @@ shutdown or when a reader is too slow, loses nothing (H21).
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Final, NamedTuple
@@ -81,6 +81,11 @@ class Reader:
         self._quiet_s = quiet_s
         self._batches = aiter(subscription)
 
+    async def aclose(self) -> None:
+        """End the iteration here and now, not when the garbage collector comes by."""
+        if isinstance(self._batches, AsyncGenerator):
+            await self._batches.aclose()
+
     async def read(self) -> Sequence[Event] | None:
         """The next batch, an empty one after `quiet_s` without any, None at the end.
 
@@ -118,6 +123,7 @@ class EventStream(ResponseBody):
     async def __aenter__(self) -> AsyncIterator[bytes]:
         subscription = await self._stack.enter_async_context(self._context)
         self._reader = Reader(subscription, self._timers.heartbeat_s)
+        self._stack.push_async_callback(self._reader.aclose)
         return self
 
     async def __aexit__(

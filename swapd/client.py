@@ -34,8 +34,11 @@ TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 T = TypeVar("T")
 
 
-class Unreachable(Exception):
+class Unreachable(SwapdError):
     """No connection, or it broke before the answer was complete: whether it had effect is unknown."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Code.NOT_READY, detail)
 
 
 class HttpClient:

@@ -52,7 +52,16 @@ def load_config(path: Path) -> tuple[Config, list[str]]:
 
     Raises as `parse_config`, and `model_missing`.
     """
-    path = Path(path)
+    config, mode = _read(Path(path))
+    return config, host_checks.check(config, mode=mode, name=path.name)
+
+
+def read_config(path: Path) -> Config:
+    """Read a configuration to find a service by it, without judging this host. Raises `config_invalid`."""
+    return _read(Path(path))[0]
+
+
+def _read(path: Path) -> tuple[Config, int]:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_CONFIG_BYTES + 1)
@@ -65,9 +74,7 @@ def load_config(path: Path) -> tuple[Config, list[str]]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise SwapdError(Code.CONFIG_INVALID, f"{path.name}: byte {error.start} is not UTF-8") from None
-    config = parse_config(text, folder=path.resolve().parent, name=path.name)
-    warnings = host_checks.check(config, mode=mode, name=path.name)
-    return config, warnings
+    return parse_config(text, folder=path.resolve().parent, name=path.name), mode
 
 
 def _struct(

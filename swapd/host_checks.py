@@ -111,8 +111,8 @@ def _may_lock() -> bool:
 
 
 def _socket_room(config: Config) -> None:
-    # The longest names in the folder are a worker's, `w-<id>.arena` or shorter.
-    longest = max(len(worker.worker_id) for worker in config.workers) + len("/w-.arena")
+    # The longest name in the folder is a worker's `<id>.arena.sock`.
+    longest = max(len(worker.worker_id) for worker in config.workers) + len("/.arena.sock")
     length = len(os.fsencode(config.socket_dir)) + longest
     if length > IPC_PATH_MAX_BYTES:
         raise SwapdError(

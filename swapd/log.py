@@ -40,9 +40,9 @@ ALLOWED_FIELDS: Final = frozenset(
         *("count", "limit", "position", "accepted", "frontier", "blocks", "sessions", "rounds", "bytes"),
         *("arena_bytes", "frame_bytes", "precopied_bytes", "frozen_bytes", "needed_bytes", "free_bytes"),
         *("pause_ms", "frozen_ms", "copy_ms", "boundary_ms", "commit_ms", "step_ms", "took_ms"),
-        *("after_s", "delay_s", "deadline_s", "grace_s", "timeout_s", "uptime_s", "took_s"),
+        *("after_s", "delay_s", "deadline_s", "grace_s", "timeout_s", "uptime_s", "took_s", "silent_s"),
         *("pid", "exit_code", "fd", "fds", "threads", "host", "port", "rows", "schema", "window_tokens"),
-        *("dropped", "refused", "fenced", "reopened", "lines", "warning"),
+        *("dropped", "refused", "fenced", "reopened", "lines", "warning", "errno"),
         # places that the configuration names
         *("path", "socket_dir", "endpoint", "database"),
     }

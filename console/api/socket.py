@@ -7,6 +7,7 @@ from the client: its frames are counted, ignored up to a limit, and then end the
 from __future__ import annotations
 
 import logging
+from contextlib import aclosing
 from typing import Final
 
 import trio
@@ -58,10 +59,10 @@ class SocketRoutes:
         code = UNEXPECTED_FRAMES
         async with (
             self._service.subscribe(who, session, after) as subscription,
+            aclosing(Reader(subscription, self._timers.heartbeat_s)) as reader,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_ignore_frames, nursery.cancel_scope)
-            reader = Reader(subscription, self._timers.heartbeat_s)
             last = None
             while (batch := await reader.read()) is not None:
                 for event in batch:

@@ -17,8 +17,10 @@ from typing import Final
 from swapd.store.database import open_checkpointer, wal_bytes
 
 CHECKPOINT_EVERY_S: Final = 0.5
+CHECKPOINT_OPS: Final = 1024
+"""An operation writes a few pages, so this is some MiB of log at most."""
 CHECKPOINT_BYTES: Final = 4 << 20
-"""A log smaller than this is left alone."""
+"""For operations that write many pages: a log that grew to this is due, whatever they were."""
 WAL_LIMIT_BYTES: Final = 32 << 20
 _PASSIVE_TRIES: Final = 3
 _RESTART_WAIT_MS: Final = 50
@@ -27,22 +29,30 @@ logger = logging.getLogger("swapd.store")
 
 
 class Checkpointer:
-    """Runs checkpoints when asked, one at a time, in whatever thread calls it."""
+    """Runs checkpoints when asked, one at a time, in whatever thread calls it.
+
+    The size of the file alone does not say how much of it is waiting to be copied: a log that starts
+    again keeps its size. Opening the file to look would be worse: closing it would take SQLite's locks away.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._copied_ops = 0
         self._copied_bytes = 0
 
-    def due(self) -> bool:
-        """Whether the log has grown enough since it was last copied whole."""
+    def due(self, ops: int) -> bool:
+        """Whether there is much to copy, after `ops` operations since the store was opened."""
         size = wal_bytes(self._path)
-        if size < self._copied_bytes:
-            self._copied_bytes = 0
-        return size >= CHECKPOINT_BYTES and size > self._copied_bytes
+        # Cut back to WAL_KEEP_BYTES meanwhile.
+        self._copied_bytes = min(self._copied_bytes, size)
+        grown = size >= CHECKPOINT_BYTES and size > self._copied_bytes
+        return grown or ops - self._copied_ops >= CHECKPOINT_OPS
 
-    def checkpoint(self) -> bool:
+    def checkpoint(self, ops: int) -> bool:
         """Copy the log into the database; returns whether all of it was copied.
+
+        `ops` is the number of operations at the time of the call.
 
         Errors are logged and left to the writer, who meets the same disk and decides what they mean.
         """
@@ -51,12 +61,12 @@ class Checkpointer:
                 self._connection = open_checkpointer(self._path)
             for _ in range(_PASSIVE_TRIES):
                 if self._run("PASSIVE"):
-                    self._copied_bytes = wal_bytes(self._path)
-                    return True
+                    return self._copied(ops)
             if wal_bytes(self._path) > WAL_LIMIT_BYTES:
                 self._connection.execute(f"PRAGMA busy_timeout = {_RESTART_WAIT_MS}")
                 try:
-                    return self._run("RESTART")
+                    if self._run("RESTART"):
+                        return self._copied(ops)
                 finally:
                     self._connection.execute("PRAGMA busy_timeout = 0")
         except sqlite3.Error as error:
@@ -67,6 +77,11 @@ class Checkpointer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _copied(self, ops: int) -> bool:
+        self._copied_ops = ops
+        self._copied_bytes = wal_bytes(self._path)
+        return True
 
     def _run(self, mode: str) -> bool:
         assert self._connection is not None

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 BUSY_TIMEOUT_S: Final = 10.0
 """How long the writer waits for a foreign writer (a person's script) before the store counts as failed."""
-WAL_KEEP_BYTES: Final = 64 << 20
-"""A log that had to grow beyond this is cut back to it when it is used again."""
+WAL_KEEP_BYTES: Final = 16 << 20
+"""A log that had to grow beyond this is cut back to it when it starts again."""
 
 _STORAGE_ERRORS: Final = frozenset(
     {

@@ -312,8 +312,9 @@ class Store:
     async def _checkpoint(self) -> None:
         while True:
             await trio.sleep(CHECKPOINT_EVERY_S)
-            if self._failure is None and self._checkpointer.due():
-                await trio.to_thread.run_sync(self._checkpointer.checkpoint)
+            ops = self._ops
+            if self._failure is None and self._checkpointer.due(ops):
+                await trio.to_thread.run_sync(self._checkpointer.checkpoint, ops)
 
     def _close_queue(self) -> None:
         with self._arrived:

@@ -47,13 +47,14 @@ class Commands:
         self._post = post
         self._quiet: set[str] = set()
         self._entering: list[tuple[Ticket, out.Prepared]] = []
+        self._token_ticket = EVENT_TICKET
         self.step = 0
         self.stop_wanted = False
 
     def handle(self, work: Request | Checked | Takeover) -> None:
         """Carry out `work` and answer, or leave the answer to a copy thread."""
         if isinstance(work, Takeover):
-            self._take_over()
+            self._take_over(work)
         elif isinstance(work, Checked):
             self._enter(work)
         else:
@@ -265,16 +266,18 @@ class Commands:
                 self._rooms.staging.remove(move)
             if run is not None:
                 runs.append(run)
-        if runs:
-            self._post(EVENT_TICKET, out.Tokens(self.step, tuple(runs)))
+        self.send(*runs)
         return out.Activated(tuple(unknown))
 
-    def send(self, run: out.TokenRun | None) -> None:
-        if run is not None:
-            self._post(EVENT_TICKET, out.Tokens(self.step, (run,)))
+    def send(self, *runs: out.TokenRun | None) -> None:
+        """Send tokens in one message, to the coordinator that the engine thread knows of, to no later one."""
+        there = tuple(run for run in runs if run is not None)
+        if there:
+            self._post(self._token_ticket, out.Tokens(self.step, there))
 
-    def _take_over(self) -> None:
+    def _take_over(self, work: Takeover) -> None:
         """The batches of the coordinator before are nobody's; the new one says what it has."""
+        self._token_ticket = Ticket(work.connection, 0)
         self._rooms.book.mute()
         if self._quiet:
             self._quiet.clear()

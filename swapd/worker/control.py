@@ -40,10 +40,11 @@ _log = logging.getLogger("swapd.worker")
 
 
 class Peer(NamedTuple):
-    """The coordinator that counts: its ZeroMQ identity and generation."""
+    """The coordinator that counts: its ZeroMQ identity and generation, and its connection's number."""
 
     identity: bytes
     generation: int
+    connection: int
 
 
 class ControlStatistics(msgspec.Struct, frozen=True):
@@ -92,16 +93,16 @@ class Control:
         while True:
             ticket, body = await self._outbox.get()
             peer = self._peer
-            if peer is None or ticket.generation not in (CURRENT, peer.generation):
+            if peer is None or ticket.connection not in (CURRENT, peer.connection):
                 continue
-            await socket.send_multipart([peer.identity, self._frame(ticket, peer.generation, body)])
+            await socket.send_multipart([peer.identity, self._frame(ticket.request, peer.generation, body)])
 
-    def _frame(self, ticket: Ticket, generation: int, body: FromWorker) -> bytes:
+    def _frame(self, request: int, generation: int, body: FromWorker) -> bytes:
         try:
-            return encode(Report(self._ready.incarnation, generation, ticket.request, body))
+            return encode(Report(self._ready.incarnation, generation, request, body))
         except SwapdError as error:
             refused = Refused(error.code, error.detail)
-            return encode(Report(self._ready.incarnation, generation, ticket.request, refused))
+            return encode(Report(self._ready.incarnation, generation, request, refused))
 
     def _take(self, socket: TrioSocket, parts: list[bytes]) -> None:
         if len(parts) != 2:
@@ -114,14 +115,14 @@ class Control:
             self._refuse_unread(socket, identity, frame, error)
             return
         try:
-            self._admit(identity, command)
+            peer = self._admit(identity, command)
             self._heard_s = trio.current_time()
-            self._route(command)
+            self._route(command, peer)
         except SwapdError as error:
             self._refuse(socket, identity, command.generation, command.request, error)
 
-    def _admit(self, identity: bytes, command: Command) -> None:
-        """Decide whether the sender may command. Raises `fenced`."""
+    def _admit(self, identity: bytes, command: Command) -> Peer:
+        """Decide whether the sender may command, and as whom. Raises `fenced`."""
         peer = self._peer
         newest = peer.generation if peer else -1
         hello = command.body if isinstance(command.body, Hello) else None
@@ -136,16 +137,18 @@ class Control:
             _log.warning("frame fenced", extra={"generation": command.generation})
             raise SwapdError(Code.FENCED)
         if hello is not None:
-            if peer != (identity, command.generation):
+            if peer is None or peer[:2] != (identity, command.generation):
                 # A new connection of the same coordinator, too, has lost what was on the way.
-                self._inbox.put(Takeover(command.generation))
-            self._peer = Peer(identity, command.generation)
+                self._peer = Peer(identity, command.generation, peer.connection + 1 if peer else 0)
+                self._inbox.put(Takeover(self._peer.connection))
         elif peer is not None and identity != peer.identity:
             self._fenced += 1
             raise SwapdError(Code.FENCED, "another connection of this generation has said hello")
+        assert self._peer is not None
+        return self._peer
 
-    def _route(self, command: Command) -> None:
-        ticket = Ticket(command.generation, command.request)
+    def _route(self, command: Command, peer: Peer) -> None:
+        ticket = Ticket(peer.connection, command.request)
         now_s = time.monotonic()
         match command.body:
             case Hello():
@@ -166,7 +169,7 @@ class Control:
         self, socket: TrioSocket, identity: bytes, generation: int, request: int, error: SwapdError
     ) -> None:
         """Answer past the outbox, to a peer that may not be the coordinator; best effort."""
-        frame = self._frame(Ticket(generation, request), generation, Refused(error.code, error.detail))
+        frame = self._frame(request, generation, Refused(error.code, error.detail))
         socket.try_send([identity, frame])
 
     def _refuse_unread(self, socket: TrioSocket, identity: bytes, frame: bytes, error: SwapdError) -> None:

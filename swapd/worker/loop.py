@@ -18,7 +18,7 @@ import msgspec
 
 from swapd.engines.base import Engine, StepResult
 from swapd.errors import SwapdError
-from swapd.messages.from_worker import Alarm, StepRecord, Tokens
+from swapd.messages.from_worker import Alarm, StepRecord
 from swapd.worker.commands import Commands, Post, Rooms
 from swapd.worker.mailbox import EVENT_TICKET, Inbox
 
@@ -105,9 +105,7 @@ class EngineLoop:
         self._step_ms.append(took_s * 1000)
         if self._rooms.schedule.on:
             self._rooms.schedule.add(StepRecord(began, took_s, self._rooms.book.names(result.batch)))
-        runs = self._rooms.book.take(result.tokens)
-        if runs:
-            self._post(EVENT_TICKET, Tokens(self._commands.step, runs))
+        self._commands.send(*self._rooms.book.take(result.tokens))
         self._note_preempted(result)
 
     def _note_preempted(self, result: StepResult) -> None:

@@ -20,13 +20,13 @@ from swapd.messages.to_worker import Grant, PrepareItem, ToWorker
 MAX_PENDING_REQUESTS: Final = 4096
 MAX_PENDING_REPORTS: Final = 4096
 CURRENT: Final = -1
-"""Generation of a report that answers nobody: it goes to whoever is the coordinator when it is sent."""
+"""Connection of a report that answers nobody: it goes to whoever is the coordinator when it is sent."""
 
 
 class Ticket(NamedTuple):
-    """Whom to answer: coordinator generation and request id."""
+    """Whom to answer: the connection, counted from 0 at each new Hello, and the request id."""
 
-    generation: int
+    connection: int
     request: int
 
 
@@ -51,9 +51,9 @@ class Checked(NamedTuple):
 
 
 class Takeover(NamedTuple):
-    """A new coordinator generation has said Hello."""
+    """A coordinator has said Hello on a new connection; tokens of steps before this do not go there."""
 
-    generation: int
+    connection: int
 
 
 Work = Request | Checked | Takeover

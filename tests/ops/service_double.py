@@ -76,6 +76,10 @@ class ServiceDouble:
         self.stopping = False
         self.failing: Exception | None = None
         self.subscriptions = 0
+        self.story: list[tuple[str, dict[str, Any]]] = []
+        """Events that each new session gets at once."""
+        self.polls_to_drained: int | None = None
+        """How often a drain is looked at until it is drained; None: the test decides."""
 
     def authenticate(self, token: str | None) -> Caller:
         return Caller("operators", is_operator=True)
@@ -86,11 +90,13 @@ class ServiceDouble:
         session = f"ses_{len(self.views)}"
         self.streams[session] = stream = Stream()
         stream.add("created", session=session)
+        for name, data in self.story:
+            stream.add(name, **data)
         self.views[session] = SessionView(
             id=session,
             state="running",
             model="smollm2",
-            cursor=0,
+            cursor=len(stream.events) - 1,
             prompt_tokens=len(request.prompt),
             accepted=0,
             max_new_tokens=request.max_new_tokens,
@@ -185,6 +191,10 @@ class ServiceDouble:
         self._enter(caller)
         if drain not in self.drain_views:
             raise SwapdError(Code.DRAIN_UNKNOWN)
+        if self.polls_to_drained is not None:
+            self.polls_to_drained -= 1
+            if self.polls_to_drained <= 0:
+                self.finish_drain(drain)
         return self.drain_views[drain]
 
     async def drains(self, caller: Caller) -> Sequence[DrainView]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine import FinishReason
 
 from swapd.errors import Code, SwapdError
@@ -39,7 +40,7 @@ def to_vllm_sampling(spec: GenerationSpec, eos_ids: Sequence[int], vocab_size: i
             ignore_eos=sampling.ignore_eos,
             detokenize=False,
         )
-    except ValueError as error:
+    except (ValueError, VLLMValidationError) as error:
         raise SwapdError(Code.UNSUPPORTED_PARAMETER, type(error).__name__) from None
     if eos_ids:
         params.update_from_generation_config({"eos_token_id": list(eos_ids)}, eos_ids[0])

@@ -1,0 +1,246 @@
+"""The one double of these tests: the facade, with real event lists and readers that are really woken.
+
+Everything below it (store, workers, moves) has its own tests; everything above it here is real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import trio
+
+from swapd.api import (
+    Caller,
+    DrainOrigin,
+    DrainView,
+    Event,
+    NewSession,
+    Readiness,
+    SessionOutcome,
+    SessionView,
+    WorkerView,
+)
+from swapd.errors import Code, SwapdError
+
+TENANT = "tenant-token"
+OTHER = "other-token"
+OPERATOR = "operator-token"
+TERMINAL = ("completed", "failed", "cancelled")
+
+
+class SessionDouble:
+    def __init__(self, session: str, namespace: str, max_new_tokens: int = 1000) -> None:
+        self.id = session
+        self.namespace = namespace
+        self.max_new_tokens = max_new_tokens
+        self.events: list[Event] = []
+        self.readers = 0
+        self.readers_changed = trio.Event()
+        self.changed = trio.Condition()
+        self.append("created", {"id": session})
+
+    @property
+    def state(self) -> str:
+        last = self.events[-1].name
+        return last if last in TERMINAL else "running"
+
+    def append(self, name: str, data: dict[str, Any]) -> None:
+        self.events.append(Event(len(self.events), name, msgspec.json.encode(data)))  # type: ignore[arg-type]
+
+    def count_readers(self, change: int) -> None:
+        self.readers += change
+        self.readers_changed.set()
+        self.readers_changed = trio.Event()
+
+    async def wake(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def token(self, text: str = "x") -> None:
+        position = len(self.events)
+        self.append("token", {"pos": position, "token_id": position * 7, "text": text})
+        await self.wake()
+
+    async def end(self, name: str = "completed") -> None:
+        self.append(name, {"finish_reason": "length"})
+        await self.wake()
+
+    def view(self) -> SessionView:
+        return SessionView(
+            id=self.id,
+            state=self.state,  # type: ignore[arg-type]
+            model="m",
+            cursor=self.events[-1].id,
+            prompt_tokens=3,
+            accepted=sum(event.name == "token" for event in self.events),
+            max_new_tokens=self.max_new_tokens,
+            worker="a",
+            epoch=1,
+            created_at=1.0,
+        )
+
+
+class SubscriptionDouble:
+    """A generator behind `__aiter__`: the harder of the two shapes that the facade allows."""
+
+    def __init__(self, service: ServiceDouble, session: SessionDouble, after: int | None) -> None:
+        self._service = service
+        self._session = session
+        self._cursor = -1 if after is None else after
+
+    @property
+    def cursor(self) -> int:
+        return self._cursor
+
+    async def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
+        session = self._session
+        while True:
+            batch = session.events[self._cursor + 1 :]
+            if batch:
+                self._cursor = batch[-1].id
+                yield batch
+            if session.events[self._cursor].name in TERMINAL or self._service.stopping:
+                return
+            async with session.changed:
+                if session.events[self._cursor + 1 :] or self._service.stopping:
+                    continue
+                await session.changed.wait()
+
+
+class ServiceDouble:
+    def __init__(self) -> None:
+        self.known: dict[str, SessionDouble] = {}
+        self.asked: list[NewSession] = []
+        self.drains_started: list[tuple[str, float | None, str]] = []
+        self.refuse_with: SwapdError | None = None
+        self.break_with: Exception | None = None
+        self.ready = Readiness(True, ())
+        self._stopping = trio.Event()
+
+    def add(self, session: str, namespace: str = "t", tokens: int = 0) -> SessionDouble:
+        made = self.known[session] = SessionDouble(session, namespace)
+        for _ in range(tokens):
+            made.append("token", {"pos": len(made.events), "text": "x"})
+        return made
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        for session in self.known.values():
+            await session.wake()
+
+    # the facade
+
+    def authenticate(self, token: str | None) -> Caller:
+        callers = {
+            TENANT: Caller("t"),
+            OTHER: Caller("u"),
+            OPERATOR: Caller("ops", is_operator=True),
+        }
+        if token is None or token not in callers:
+            raise SwapdError(Code.UNAUTHENTICATED)
+        return callers[token]
+
+    async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
+        self._maybe_fail()
+        self.asked.append(request)
+        return self.add(f"s{len(self.known)}", caller.namespace).view()
+
+    def _find(self, caller: Caller, session: str) -> SessionDouble:
+        found = self.known.get(session)
+        if found is None or found.namespace != caller.namespace:
+            raise SwapdError(Code.SESSION_UNKNOWN)
+        return found
+
+    def _maybe_fail(self) -> None:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        if self.break_with is not None:
+            raise self.break_with
+
+    async def session(self, caller: Caller, session: str) -> SessionView:
+        self._maybe_fail()
+        return self._find(caller, session).view()
+
+    async def sessions(self, caller: Caller) -> Sequence[SessionView]:
+        return [s.view() for s in self.known.values() if s.namespace == caller.namespace]
+
+    async def cancel_session(self, caller: Caller, session: str) -> SessionView:
+        found = self._find(caller, session)
+        if found.state not in TERMINAL:
+            await found.end("cancelled")
+        return found.view()
+
+    @asynccontextmanager
+    async def subscribe(
+        self, caller: Caller, session: str, after: int | None
+    ) -> AsyncIterator[SubscriptionDouble]:
+        found = self._find(caller, session)
+        if after is not None and after > found.events[-1].id:
+            raise SwapdError(Code.CURSOR_AHEAD)
+        found.count_readers(+1)
+        try:
+            yield SubscriptionDouble(self, found, after)
+        finally:
+            found.count_readers(-1)
+
+    async def workers(self, caller: Caller) -> Sequence[WorkerView]:
+        return [
+            WorkerView(
+                id="a",
+                state="ready",
+                admitting=True,
+                reason=None,
+                incarnation="i",
+                engine="sim",
+                model="m",
+                device="cpu",
+                pid=1,
+                sessions=0,
+                usable_blocks=10,
+                committed_blocks=0,
+                free_blocks=10,
+                drain=None,
+                stats={},
+            )
+        ]
+
+    def _drain(self, worker: str = "a", origin: str = "operator") -> DrainView:
+        outcome = SessionOutcome("s0", "completed_native", None, "release", target="b", frozen_ms=1.5)
+        return DrainView("d1", worker, "running", origin, 1.0, 60.0, None, (outcome,))  # type: ignore[arg-type]
+
+    async def start_drain(
+        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+    ) -> DrainView:
+        if worker != "a":
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        if self.drains_started:
+            raise SwapdError(Code.DRAIN_EXISTS, "d1")
+        self.drains_started.append((worker, deadline_s, origin))
+        return self._drain(worker, origin)
+
+    async def drain(self, caller: Caller, drain: str) -> DrainView:
+        if drain != "d1":
+            raise SwapdError(Code.DRAIN_UNKNOWN)
+        return self._drain()
+
+    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+        return [self._drain()]
+
+    async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
+        return await self.drain(caller, drain)
+
+    def readiness(self) -> Readiness:
+        return self.ready
+
+    def limits(self) -> dict[str, Any]:
+        return {"max_body_bytes": 1 << 20}
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def wait_stopping(self) -> None:
+        await self._stopping.wait()

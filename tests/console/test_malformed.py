@@ -1,0 +1,181 @@
+"""No client can end the process, freeze its loop or keep what it held."""
+
+import contextlib
+import socket
+import struct
+
+import pytest
+import trio
+
+from console.connection import Deadlines
+from console.streams import StreamTimers
+from swapd.config import LimitConfig
+from tests.console.client import WAIT_S, Client
+from tests.console.conftest import serving
+from tests.console.malformed import HEAD, MALFORMED, POST, UPGRADE
+from tests.console.test_events import wait_readers
+
+QUICK = Deadlines(header_s=0.2, write_s=0.3, linger_s=0.2)
+LIVELY = StreamTimers(heartbeat_s=0.1)
+"""A client that left is noticed at the latest when it is written to."""
+
+
+async def send_all(stream: trio.SocketStream, parts: tuple[bytes, ...]) -> None:
+    """Send the parts; the server may hang up at any point."""
+    with contextlib.suppress(trio.BrokenResourceError):
+        for part in parts:
+            await stream.send_all(part)
+
+
+async def drain(stream: trio.SocketStream) -> bytes:
+    """What the server answers until it hangs up or falls silent over our half-close."""
+    got = bytearray()
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for data in stream:
+            got += data
+    return bytes(got)
+
+
+def reset(stream: trio.SocketStream) -> None:
+    """Close with a RST instead of a FIN."""
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.close()
+
+
+async def abuse(client: Client, parts: tuple[bytes, ...], end: str) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", client.port) as stream, trio.open_nursery() as nursery:
+        # A client that only writes would fill the buffers of both sides.
+        nursery.start_soon(drain, stream)
+        await send_all(stream, parts)
+        if end == "half-close":
+            with contextlib.suppress(OSError, trio.BrokenResourceError):
+                await stream.send_eof()
+            # It goes on reading while others are served.
+            assert await client.alive()
+        if end == "reset":
+            reset(stream)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("end", ["close", "reset", "half-close"])
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_a_malformed_client_ends_only_its_own_connection(service, name, end):
+    live = service.add("live", tokens=3)
+    with trio.fail_after(WAIT_S):
+        async with serving(service, deadlines=QUICK, timers=LIVELY) as client:
+            await abuse(client, MALFORMED[name], end)
+            assert await client.alive()
+            await wait_readers(live, 0)
+
+
+async def test_all_malformed_clients_at_once(service):
+    live = service.add("live", tokens=3)
+    with trio.fail_after(WAIT_S):
+        async with serving(service, deadlines=QUICK, timers=LIVELY) as client:
+            async with trio.open_nursery() as nursery:
+                for number, parts in enumerate(MALFORMED.values()):
+                    nursery.start_soon(abuse, client, parts, ("close", "reset", "half-close")[number % 3])
+                for _ in range(20):
+                    assert await client.alive()
+            assert await client.alive()
+            await wait_readers(live, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("garbage", 400), ("no host", 400), ("negative content length", 400), ("huge header", 431),
+        ("http/2 preface and junk", 505), ("http/2 upgrade with bad settings", 200), ("two hosts", 400),
+        ("length beyond every number", 400), ("HTTP/9.9", 505), ("HTTP to a websocket route", 422),
+        ("websocket without version", 400), ("websocket to no route", 404), ("path with bad escapes", 404),
+    ],
+)  # fmt: skip
+async def test_what_can_be_answered_is_answered(service, name, status):
+    service.add("live")
+    async with serving(service, deadlines=QUICK) as client, client.wire() as wire:
+        await send_all(wire.stream, MALFORMED[name])
+        assert (await wire.head())[0] == status
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions/live/events", "/v1/sessions/live/stream"])
+async def test_a_reset_in_the_middle_of_a_stream_frees_the_reader(service, path):
+    """The handler sends on after the reset; its sends must yield, or nobody else would run."""
+    live = service.add("live")
+    request = (
+        UPGRADE if path.endswith("stream") else b"GET " + path.encode() + b" HTTP/1.1\r\n" + HEAD + b"\r\n"
+    )
+    async with serving(service, deadlines=QUICK) as client:
+        for _ in range(5):
+            async with await trio.open_tcp_stream("127.0.0.1", client.port) as stream:
+                await stream.send_all(request)
+                await wait_readers(live, 1)
+                for _ in range(2000):
+                    live.append("token", {"text": "x" * 2000})
+                await live.wake()
+                await stream.receive_some(1000)
+                reset(stream)
+            assert await client.alive()
+            await wait_readers(live, 0)
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: y\r\n"])
+async def test_a_client_that_never_ends_its_head_is_hung_up_on(service, begin):
+    """Bytes one at a time must not extend the time for the head."""
+    async with serving(service, deadlines=QUICK) as client, client.wire() as wire:
+        await wire.stream.send_all(begin)
+
+        async def dribble() -> None:
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                while True:
+                    await wire.stream.send_all(b"a")
+                    await trio.sleep(0.02)
+
+        async with trio.open_nursery() as nursery:
+            if begin:
+                nursery.start_soon(dribble)
+            with contextlib.suppress(trio.BrokenResourceError):
+                assert not await wire.stream.receive_some(100)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_body_that_never_ends_is_given_up(service):
+    async with serving(service, body_timeout_s=0.2) as client, client.wire() as wire:
+        await wire.stream.send_all(POST + b"Content-Length: 50\r\n\r\n{")
+        reply = await wire.reply()
+        assert (reply.status, reply.code) == (408, "body_timeout")
+
+
+async def test_connections_over_the_limit_are_told_to_come_back(service):
+    limits = LimitConfig(max_connections=5)
+    async with serving(service, limits=limits) as client, contextlib.AsyncExitStack() as stack:
+        held = [await stack.enter_async_context(client.wire()) for _ in range(5)]
+        async with client.wire() as wire:
+            reply = await wire.reply()
+            assert (reply.status, reply.code) == (503, "too_many_connections")
+            assert "retry-after" in reply.headers
+        # One that is in still works, and leaving makes room.
+        await held[0].stream.send_all(client.head("GET", "/healthz"))
+        assert (await held[0].reply()).status == 200
+        await held[1].stream.aclose()
+        while (await first_reply(client)).status == 503:
+            await trio.lowlevel.checkpoint()
+
+
+async def first_reply(client: Client):
+    async with client.wire() as wire:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await wire.stream.send_all(client.head("GET", "/healthz"))
+        return await wire.reply()
+
+
+async def test_a_flood_of_connections_leaves_the_others_alone(service):
+    live = service.add("live")
+    limits = LimitConfig(max_connections=50)
+    async with serving(service, limits=limits, deadlines=QUICK) as client, client.events("live") as source:
+        assert (await source.frame()).id == 0
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(abuse, client, (b"GET / HT",), "close")
+            for position in range(1, 20):
+                await live.token()
+                assert (await source.frame()).id == position
