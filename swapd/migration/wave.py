@@ -195,11 +195,11 @@ class Wave:
         except SwapdError as error:
             self._abort(waiting, error)
             return []
-        by_id = {item.move: item for item in answer.items}
+        results = {result.move: result for result in answer.items}
         for move in waiting:
-            item = by_id.get(move.id)
-            if item is None or not item.ok:
-                self._abort([move], item.code if item is not None and item.code else Code.INTERNAL)
+            result = results.get(move.id)
+            if result is None or not result.ok:
+                self._abort([move], result.code if result is not None and result.code else Code.INTERNAL)
                 continue
             move.enter(Event.PREPARED)
             route.ride(move)
