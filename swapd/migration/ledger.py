@@ -40,7 +40,7 @@ class WorkerCapacity:
 
 
 class CapacityLedger:
-    """Charges by worker and session. Whoever charged takes back, also from a worker that was lost meanwhile."""
+    """Charges by worker and session. Whoever charged takes back, also from a worker that was lost."""
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerCapacity] = {}

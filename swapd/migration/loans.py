@@ -41,7 +41,7 @@ class Loans:
     def lend(self, session: LiveSession, target: str, info: EngineInfo) -> Lease:
         """Lend all or nothing for a move of `session` to `target`; `info` is the source engine's.
 
-        Raises `arena_unavailable`, `arena_too_small` with both sizes, `arena_exhausted` (wait), `target_full`.
+        Raises `arena_unavailable`, `arena_too_small` (with both sizes), `arena_exhausted`, `target_full`.
         """
         arena, leases = self._arena, self._leases
         if arena is None or leases is None:

@@ -70,7 +70,7 @@ class MigrationSupervisor:
         self._admission = admission
         self._recovery = recovery
         self._links = links
-        self._loans = Loans(config, ledger, arena, leases, arena_refusal)
+        self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self._wall = wall
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
@@ -270,7 +270,7 @@ class MigrationSupervisor:
         source_owner, target_owner = source.owner, self._links[assignment.target].owner
         if session is None or source_owner is None or target_owner is None or source.ready is None:
             raise SwapdError(Code.NO_TARGET)
-        lease = self._loans.lend(session, assignment.target, source.ready.info)
+        lease = self.loans.lend(session, assignment.target, source.ready.info)
         move = Move(
             id=f"mov_{secrets.token_hex(8)}",
             session=session,
@@ -298,7 +298,7 @@ class MigrationSupervisor:
         for move in wave.moves:
             session = move.session
             session.move = None
-            self._loans.settle(move)
+            self.loans.settle(move)
             self._note(book, move)
             if session.ended:
                 continue
@@ -307,7 +307,7 @@ class MigrationSupervisor:
                 self._recovery.disown(session)
             else:
                 self._recovery.look_at(session)
-        await self._loans.give_back([move.lease for move in wave.moves])
+        await self.loans.give_back([move.lease for move in wave.moves])
         waves = self._waves.get(book.id)
         if waves is not None and wave in waves:
             waves.remove(wave)
