@@ -64,10 +64,11 @@ class DrainBook:
     def waiting(self, session: str, reason: str | None, phase: str, detail: str | None = None) -> bool:
         """A session that is still there, and why; `detail` has sizes and names for people."""
         old = self.outcomes.get(session)
-        if old is not None and old.outcome is not None:
+        outcome = old.outcome if old is not None else None
+        if outcome not in (None, "blocked"):
             return False
         return self.note(
-            SessionOutcome(session=session, outcome=None, reason=reason, phase=phase, detail=detail)
+            SessionOutcome(session=session, outcome=outcome, reason=reason, phase=phase, detail=detail)
         )
 
     def put_off(self, session: str, now: float) -> None:

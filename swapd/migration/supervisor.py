@@ -146,15 +146,17 @@ class MigrationSupervisor:
         book = self._books.get(drain)
         if book is None or book.over:
             return await self.view(drain)
-        done = self._done.get(drain)
-        if done is None:
-            raise SwapdError(Code.STORE_FAILED)  # its task has stopped; a restart takes the drain up again
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)  # a restart takes the drain up again
+        done = self._done[drain]
         for wave in self._waves[drain]:
             wave.cancel()
         # State first: the drain's own task sees it, lets its waves end and reopens the worker.
         book.cancel(self._wall())
         self._table.notify()
         await done.wait()
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)
         return book.view()
 
     # One drain -------------------------------------------------------------------------------
@@ -174,23 +176,23 @@ class MigrationSupervisor:
                     seen |= left
                     left |= self._undecided(seen)
                     self._note_departed(book, seen - left)
+                    # First, so that a deadline that has passed already finds out what is in the way.
+                    self._send_off(book, self._left(book), nursery)
                     if book.evaluate(left, self._wall()):
                         await self._save(book)
                         continue
-                    self._send_off(book, self._left(book), nursery)
                     await self._table.wait_activity(EVALUATE_EVERY_S)
             if book.state == "cancelled":
                 for session in self._left(book):
                     book.ended(session.id, "cancelled", Code.DRAIN_CANCELLED)
             await self._save(book)
+            self._reopen(book.worker)
         except* SwapdError as group:
             # The store failed: nothing more can be decided here; a restart resumes the drain (H160).
             log.error("drain stopped", extra={"drain": book.id, "code": _code(group)})
         finally:
             self._waves.pop(book.id, None)
             self._done.pop(book.id).set()
-        if book.over:
-            self._reopen(book.worker)
         self._forget_old()
 
     def _left(self, book: DrainBook) -> list[LiveSession]:
