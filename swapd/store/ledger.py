@@ -119,31 +119,31 @@ def load_tokens(db: sqlite3.Connection, session: str, after: int = 0, limit: int
 def commit_move(
     db: sqlite3.Connection, commit: MoveCommit
 ) -> Literal["committed", "finished", "stale", "position"]:
-    """Hand a session over, once. A repeat of a committed move answers `committed` and changes nothing.
+    """Hand a session over, once. A repeat of what was committed answers `committed` and changes nothing.
+
+    A move without a row of its own is a re-home: back to the source, because the target was lost before a
+    token of its own was accepted (B22). A move with a row must be the one that was planned.
 
     finished: the session has ended, or is gone. stale: the source is not its owner any more, or the move
-    was not planned like this, or was ended without a commit. position: the source's frozen frontier is not
+    was planned otherwise, or was ended without a commit. position: the source's frozen frontier is not
     what was accepted. Only `committed` changes anything.
     """
     move = db.execute(
-        "SELECT is_committed, state FROM moves WHERE id = ? AND session = ? AND epoch = ?"
-        " AND source_worker = ? AND source_incarnation = ? AND target_worker = ? AND target_incarnation = ?",
-        (
-            commit.move,
-            commit.session,
-            commit.epoch,
-            commit.source.worker,
-            commit.source.incarnation,
-            commit.target.worker,
-            commit.target.incarnation,
-        ),
+        "SELECT is_committed, state, session, epoch, source_worker, source_incarnation, target_worker,"
+        " target_incarnation FROM moves WHERE id = ?",
+        (commit.move,),
     ).fetchone()
+    if move is not None and move[2:] != _plan_of(commit):
+        return "stale"
     if move is not None and move[0]:
         return "committed"
     head = _head(db, commit.session)
     if head is None or head.finished_at is not None:
         return "finished"
-    if move is None or move[1] != "planned" or not head.owned_by(commit.source, commit.epoch):
+    if move is None and head.owned_by(commit.target, commit.epoch + 1):
+        # Only one transfer can lead from an epoch to the next: it was this one.
+        return "committed"
+    if (move is not None and move[1] != "planned") or not head.owned_by(commit.source, commit.epoch):
         return "stale"
     if head.accepted != commit.position:
         return "position"
@@ -170,6 +170,12 @@ def assign_owner(
         return None
     _set_owner(db, head.key, owner, expected_epoch + 1)
     return expected_epoch + 1
+
+
+def _plan_of(commit: MoveCommit) -> tuple[str | int, ...]:
+    source, target = commit.source, commit.target
+    owners = (source.worker, source.incarnation, target.worker, target.incarnation)
+    return (commit.session, commit.epoch, *owners)
 
 
 def _head(db: sqlite3.Connection, session: str) -> _Head | None:
