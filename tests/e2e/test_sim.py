@@ -213,7 +213,7 @@ async def _footprint(deployment: Deployment) -> dict[str, tuple[int, int]]:
         ready = deployment.worker_ready(worker)
         assert ready is not None
         pids[worker] = ready.pid
-    least = {name: (1 << 20, 1 << 20) for name in pids}
+    least = dict.fromkeys(pids, (1 << 20, 1 << 20))
     for _ in range(8):
         await trio.sleep(0.25)
         for name, pid in pids.items():
