@@ -56,7 +56,9 @@ def test_a_failure_or_the_sessions_end_ends_a_move_in_every_phase(phase: Phase) 
 
 def test_only_a_commit_decides_for_the_target() -> None:
     """H66, H69"""
-    into_committed = [(p, e) for p, events in TRANSITIONS.items() for e, to in events.items() if committed(to)]
+    into_committed = [
+        (p, e) for p, events in TRANSITIONS.items() for e, to in events.items() if committed(to)
+    ]
     assert into_committed == [
         (Phase.PREPARED, Event.COMMITTED),
         (Phase.COMMITTED, Event.ACTIVATED),

@@ -20,7 +20,12 @@ from tests.store.failing import CommitFails, CommitFailsStore
 
 @pytest.mark.parametrize(
     ("age_s", "expected"),
-    [(599.0, None), (599.999, None), (600.0, ("failed", Code.LIFETIME_EXCEEDED)), (601.0, ("failed", Code.LIFETIME_EXCEEDED))],
+    [
+        (599.0, None),
+        (599.999, None),
+        (600.0, ("failed", Code.LIFETIME_EXCEEDED)),
+        (601.0, ("failed", Code.LIFETIME_EXCEEDED)),
+    ],
 )
 def test_a_session_ends_at_its_lifetime(age_s: float, expected: tuple[str, Code] | None) -> None:
     """H13, H174: 600 s as asked for; at 599 s it is untouched."""
@@ -94,7 +99,10 @@ async def test_what_is_due_ends_and_what_was_kept_long_enough_is_deleted(tmp_pat
 async def test_a_store_that_fails_does_not_end_the_service_by_its_keeper(tmp_path: Path) -> None:
     """H160: no crash; what is due ends after the restart."""
     try:
-        async with open_world(tmp_path, store_class=CommitFailsStore) as world, trio.open_nursery() as nursery:
+        async with (
+            open_world(tmp_path, store_class=CommitFailsStore) as world,
+            trio.open_nursery() as nursery,
+        ):
             await world.session(max_lifetime_s=0.0)
             CommitFails.armed = True
             await nursery.start(Keeper(world.config, world.table).run)

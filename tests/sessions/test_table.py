@@ -60,9 +60,7 @@ async def test_tokens_of_a_session_that_is_gone_hurt_nobody(tmp_path: Path) -> N
         assert await world.transcript() == [101]
 
 
-@pytest.mark.parametrize(
-    ("durable", "reading", "limit"), [(0, True, 8), (95, True, 100), (3, False, 3)]
-)
+@pytest.mark.parametrize(("durable", "reading", "limit"), [(0, True, 8), (95, True, 100), (3, False, 3)])
 async def test_an_owner_may_compute_a_window_past_what_is_durable(
     tmp_path: Path, durable: int, reading: bool, limit: int
 ) -> None:
@@ -152,7 +150,9 @@ async def test_a_caller_that_goes_while_its_cancel_is_written_leaves_an_ended_se
         GatedConnection.gate.set()
 
 
-async def test_a_session_that_ends_while_it_moves_keeps_its_charges_for_the_move_to_free(tmp_path: Path) -> None:
+async def test_a_session_that_ends_while_it_moves_keeps_its_charges_for_the_move_to_free(
+    tmp_path: Path,
+) -> None:
     """H49: whoever charged twice frees twice."""
     async with open_world(tmp_path) as world:
         session = await world.session(tokens=2)
