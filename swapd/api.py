@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.generation import Sampling
 
 SessionState = Literal[
@@ -226,6 +227,12 @@ class Service(Protocol):
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
+
+    async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
+        """Take the oldest recorded steps of a worker; none when none are left (benches only).
+
+        Raises `operator_required`, `worker_unknown`, and `target_lost` where no process answers.
+        """
 
     def readiness(self) -> Readiness:
         """Why the service as a whole can or cannot take work (H45)."""

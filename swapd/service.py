@@ -23,6 +23,8 @@ from swapd.api import (
 )
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import ScheduleLog
+from swapd.messages.to_worker import Schedule
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
@@ -145,6 +147,13 @@ class SwapdService:
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)
         return await self._supervisor.cancel(drain)
+
+    async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
+        _operator(caller)
+        link = self._links.get(worker)
+        if link is None:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        return await link.request(Schedule(), ScheduleLog)
 
     def _worker(self, link: WorkerLink) -> WorkerView:
         capacity = self._ledger.worker(link.name)

@@ -13,6 +13,7 @@ import msgspec
 
 from swapd.api import DrainView, NewSession, Readiness, SessionView, WorkerView
 from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import StepRecord
 
 OPS_VERSION: Final = 1
 MAX_REQUEST_BYTES: Final = 1 << 20
@@ -94,6 +95,12 @@ class CancelDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     drain: str
 
 
+class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="schedule"):
+    """Take the oldest steps that a worker recorded (`record_schedule`). Answer: `ScheduleAnswer`."""
+
+    worker: str
+
+
 OpsCommand = (
     Ping
     | Status
@@ -107,6 +114,7 @@ OpsCommand = (
     | Drain
     | Drains
     | CancelDrain
+    | Schedule
 )
 
 
@@ -164,6 +172,12 @@ class DrainsAnswer(msgspec.Struct, frozen=True, tag="drains"):
     drains: tuple[DrainView, ...]
 
 
+class ScheduleAnswer(msgspec.Struct, frozen=True, tag="schedule"):
+    """Steps in order, forgotten by the worker with this answer; empty when none are left."""
+
+    steps: tuple[StepRecord, ...]
+
+
 class Error(msgspec.Struct, frozen=True, tag="error"):
     """Any command can be answered so; `code` is a `swapd.errors.Code`."""
 
@@ -182,6 +196,7 @@ OpsAnswer = (
     | EventsAnswer
     | DrainAnswer
     | DrainsAnswer
+    | ScheduleAnswer
     | Error
 )
 

@@ -17,6 +17,7 @@ import zmq
 from swapd.api import DrainView, NewSession, SessionView, WorkerView
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
+from swapd.messages.from_worker import StepRecord
 from swapd.transport.paths import ipc_endpoint
 from swapd.transport.sockets import TrioSocket, open_socket
 
@@ -69,6 +70,10 @@ class OpsClient:
 
     async def cancel_drain(self, drain: str) -> DrainView:
         return (await self._call(ops.CancelDrain(drain), ops.DrainAnswer)).drain
+
+    async def schedule(self, worker: str) -> tuple[StepRecord, ...]:
+        """Take the worker's oldest recorded steps; if cancelled they may be lost."""
+        return (await self._call(ops.Schedule(worker), ops.ScheduleAnswer)).steps
 
     async def events(
         self,

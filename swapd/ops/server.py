@@ -142,6 +142,8 @@ class OpsServer:
                 return ops.DrainsAnswer(tuple(await service.drains(caller)))
             case ops.CancelDrain(drain):
                 return ops.DrainAnswer(await service.cancel_drain(caller, drain))
+            case ops.Schedule(worker):
+                return ops.ScheduleAnswer((await service.schedule(caller, worker)).steps)
 
     async def _events(self, client: bytes, command: ops.Events) -> ops.OpsAnswer:
         if not 1 <= command.max_events <= ops.MAX_EVENTS or not 0 <= command.wait_s <= ops.MAX_WAIT_S:

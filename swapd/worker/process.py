@@ -69,7 +69,7 @@ def run_worker(settings: WorkerSettings) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process here. Taking torch apart piece by piece at exit takes seconds and frees nothing more."""
+    """End the process here. Taking torch apart piece by piece takes seconds and frees nothing more."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

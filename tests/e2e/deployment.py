@@ -273,7 +273,8 @@ class Reading:
 
     async def wait_tokens(self, count: int, within_s: float = 60.0) -> None:
         with trio.fail_after(within_s):
-            while len(self.tokens) < count and not (self.events and self.events[-1].name == "completed"):
+            while len(self.tokens) < count:
+                assert not self.events or self.events[-1].name in ("created", "token"), self.events[-1]
                 self.grew = trio.Event()
                 await self.grew.wait()
 

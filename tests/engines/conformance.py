@@ -215,6 +215,21 @@ class EngineClaims:
         for hop in hops:
             pair.source.remove(hop.key)
 
+    def test_a_running_prefill_does_not_starve_a_generation_let_go_beside_it(self, pair: Pair) -> None:
+        engine, transcript = pair.source, Transcript()
+        engine.start("short", spec(8, 30, start=47, salt="starve"), ())
+        prefill_all(engine, transcript, ["short"])
+        engine.hold("short")
+        engine.start("long", spec(300, 4, start=48, salt="starve"), ())
+        transcript.run(engine, 1)
+        engine.unhold("short")
+        transcript.run(engine, 1)
+        batch = dict(transcript.steps[-1].batch)
+        assert batch["short"] == 1
+        assert batch["long"] > 1
+        engine.remove("short")
+        engine.remove("long")
+
     def test_without_prefill_no_step_computes_a_chunk(self, pair: Pair) -> None:
         """Quiesce: running and queued prompts stand still, decoding goes on, and all resume in order."""
         engine, transcript = pair.source, Transcript()
@@ -326,6 +341,19 @@ class EngineClaims:
         assert refused.value.code == Code.TARGET_FULL
         for number in range(fit):
             engine.remove(f"r{number}")
+
+    def test_a_reservation_counts_the_budgets_of_those_before_it(self, pair: Pair) -> None:
+        """H41: what running generations may still grow into is not given away, so nothing is preempted."""
+        engine = pair.source
+        whole = engine.info.max_model_len
+        fit = engine.info.usable_blocks // -(-whole // engine.info.block_tokens)
+        for number in range(fit):
+            engine.start(f"grows{number}", spec(4, whole - 4, start=number, salt="grows"), ())
+        with pytest.raises(SwapdError) as refused:
+            engine.reserve("over", spec(4, whole - 4))
+        assert refused.value.code == Code.TARGET_FULL
+        for number in range(fit):
+            engine.remove(f"grows{number}")
 
     # replay
 

@@ -14,6 +14,7 @@ import pytest
 from swapd.config import ModelConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import GenerationSpec, Sampling
+from swapd.models.smollm2 import ensure_checkpoint
 from tests.engines.conformance import EngineClaims
 from tests.engines.moving import (
     GREEDY,
@@ -37,10 +38,7 @@ BLOCK_BYTES = 737_280
 
 def checkpoint() -> str:
     folder = os.environ.get("SWAPD_TEST_MODEL")
-    if folder is None:
-        smollm2 = pytest.importorskip("swapd.models.smollm2")
-        folder = str(smollm2.ensure_checkpoint())
-    return folder
+    return folder or str(ensure_checkpoint(report=lambda line: None))
 
 
 def model_config(**changes: object) -> ModelConfig:
@@ -68,6 +66,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RemoteEn
             engine.wait_ready()
         yield started[0], started[1]
     finally:
+        for engine in started:
+            engine.ask_to_close()
         written = [engine.close() for engine in started]
     # H101: nothing of vLLM's gets onto the stdout that carries the ready line.
     assert written == [b"", b""]

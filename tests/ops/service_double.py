@@ -22,6 +22,7 @@ from swapd.api import (
     WorkerView,
 )
 from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import ScheduleLog, StepRecord
 
 TERMINAL = ("completed", "failed", "cancelled")
 
@@ -78,6 +79,8 @@ class ServiceDouble:
         self.subscriptions = 0
         self.story: list[tuple[str, dict[str, Any]]] = []
         """Events that each new session gets at once."""
+        self.recorded: list[StepRecord] = []
+        """What `schedule` hands out, two at a time."""
         self.polls_to_drained: int | None = None
         """How often a drain is looked at until it is drained; None: the test decides."""
 
@@ -205,6 +208,13 @@ class ServiceDouble:
         view = await self.drain(caller, drain)
         self.drain_views[drain] = msgspec.structs.replace(view, state="cancelled", finished_at=1.0)
         return self.drain_views[drain]
+
+    async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
+        self._enter(caller)
+        if worker not in ("a", "b"):
+            raise SwapdError(Code.WORKER_UNKNOWN, worker)
+        taken, self.recorded = tuple(self.recorded[:2]), self.recorded[2:]
+        return ScheduleLog(taken)
 
     def finish_drain(self, drain: str, state: Any = "drained") -> None:
         view = self.drain_views[drain]

@@ -17,6 +17,7 @@ import zmq
 from swapd.api import NewSession
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
+from swapd.messages.from_worker import StepRecord
 from swapd.ops.bus import EventBus
 from swapd.ops.client import OpsClient, open_ops, open_state_events
 from swapd.ops.server import MAX_IN_FLIGHT, OpsServer, run_ops
@@ -99,6 +100,20 @@ async def test_every_command_is_answered_with_the_views_of_the_service(folder: P
         assert (await client.cancel_drain(drain.id)).state == "cancelled"
         assert (await client.cancel_session(session.id)).state == "cancelled"
         assert all(caller.is_operator for caller in bench.service.callers)
+
+
+async def test_recorded_steps_are_taken_until_none_are_left(folder: Path) -> None:
+    steps = tuple(StepRecord(0.5 * n, 0.25, (("ses_1", n), ("ses_2", 1))) for n in range(3))
+    async with running(folder) as bench, open_ops(folder) as client:
+        bench.service.recorded = list(steps)
+        taken: list[StepRecord] = []
+        while more := await client.schedule("a"):
+            taken += more
+        assert tuple(taken) == steps
+        assert await client.schedule("a") == ()
+        with pytest.raises(SwapdError) as caught:
+            await client.schedule("z")
+        assert caught.value.code is Code.WORKER_UNKNOWN
 
 
 async def test_a_refusal_of_the_service_arrives_as_its_code(folder: Path) -> None:

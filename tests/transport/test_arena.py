@@ -166,12 +166,13 @@ def test_a_wipe_is_whole_whatever_its_step(
 ) -> None:
     """H97"""
     monkeypatch.setattr(arena_module, "WIPE_STEP_BYTES", 1000)
-    lease, neighbour = lend(owner, book, 4097), lend(owner, book, 1)
-    write(owner, lease, b"s" * 4097)
+    size = 2 * PAGE
+    lease, neighbour = lend(owner, book, size), lend(owner, book, 1)
+    write(owner, lease, b"s" * size)
     write(owner, neighbour, b"n")
     owner.retire(lease)
     owner.wipe(lease)
-    assert os.pread(owner.fd, 4097, lease.offset) == bytes(4097)
+    assert os.pread(owner.fd, size, lease.offset) == bytes(size)
     assert read(owner, neighbour) == b"n"
 
 

@@ -88,6 +88,23 @@ async def test_an_arena_arrives_with_its_generation(owner: Arena, path: str, rec
     os.fstat(owner.fd)
 
 
+async def test_a_process_started_meanwhile_does_not_inherit_it(
+    owner: Arena, path: str, received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B28: close-on-exec from the moment of its arrival, before it is attached."""
+    inheritable: list[bool] = []
+    attach = Arena.attach
+
+    def look(fd: int) -> Arena:
+        inheritable.append(os.get_inheritable(fd))
+        return attach(fd)
+
+    monkeypatch.setattr(Arena, "attach", look)
+    async with serving(path, received):
+        await send_arena(path, owner.fd, 1, timeout_s=TIMEOUT_S)
+    assert inheritable == [False]
+
+
 async def test_an_asynchronous_receiver_is_awaited_before_the_sender_goes_on(owner: Arena, path: str) -> None:
     done: list[int] = []
 
@@ -264,6 +281,18 @@ GOOD = msgspec.msgpack.encode(ArenaHeader(1, SIZE))
         (GOOD.ljust(257, b"\0"), 1, Code.FRAME_TOO_LARGE),
         (msgspec.msgpack.encode({"generation": 1, "size_bytes": SIZE, "more": 1}), 1, Code.FRAME_MALFORMED),
         (msgspec.msgpack.encode(ArenaHeader(1, SIZE + 1)), 1, Code.FRAME_MALFORMED),
+    ],
+    ids=[
+        "no descriptor",
+        "two descriptors",
+        "four descriptors",
+        "more descriptors than can be taken",
+        "no msgpack",
+        "another type",
+        "trailing byte",
+        "too long",
+        "unknown field",
+        "another size",
     ],
 )
 async def test_a_malformed_packet_is_refused_and_the_next_peer_served(

@@ -290,12 +290,20 @@ class Traffic(RuleBasedStateMachine):
         """Outputs that existed before the first token of each stay."""
         return {(s.spec.session, s.epoch): len(s.outputs) for s in self.book}
 
+    def remove(self) -> None:
+        for key in self.book.take_removed():
+            self.engine.pop(key, None)
+
     @rule(name=names, epoch=epochs, limit=st.integers(0, 4), before=st.integers(0, 2))
     def start(self, name: str, epoch: int, limit: int, before: int) -> None:
         self.attempt(self.book.start, spec(name), epoch, limit, tuple(range(1, before + 1)))
 
     @rule(name=names, epoch=epochs)
     def reserve(self, name: str, epoch: int) -> None:
+        if self.book.peek(name, epoch) is None:
+            # Another attempt at the same move; the engine hears of the end of the first before it begins.
+            self.sent.pop((name, epoch), None)
+            self.remove()
         self.attempt(self.book.reserve, f"{name}{epoch}", spec(name), epoch)
 
     @rule(name=names, epoch=epochs, limit=st.integers(0, 6))
@@ -318,6 +326,16 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(name=names, epoch=epochs, accepted=st.integers(0, 10), ahead=st.integers(0, 4))
     def grant(self, name: str, epoch: int, accepted: int, ahead: int) -> None:
+        found = self.book.peek(name, epoch)
+        if (
+            found
+            and found.muted
+            and found.stage not in ("reserved", "prepared")
+            and accepted <= found.position
+        ):
+            # What a new coordinator has, an earlier one got.
+            begin = len(found.outputs)
+            self.sent[name, epoch] = list(range(begin + 1, max(accepted, found.accepted) + 1))
         self.note(self.book.grant(Grant(name, epoch, accepted, accepted + ahead)))
 
     @rule(name=names, epoch=epochs)
@@ -332,8 +350,7 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(finish=st.booleans())
     def engine_step(self, finish: bool) -> None:
-        for key in self.book.take_removed():
-            self.engine.pop(key, None)
+        self.remove()
         settlement = self.book.settle()
         for session in settlement.enter:
             assert session.key not in self.engine

@@ -94,7 +94,7 @@ async def test_a_replay_goes_on_after_its_outputs(pair: Pair) -> None:
         await client.ask(into.Start(given, 4, 18, tuple(reference[:10])), out.Started)
         assert await client.ended(given, 4) == reference[10:]
         assert client.first[given.session, 4] == 11
-        assert (await emptied(client)).recomputed_tokens == before + 13
+        assert (await emptied(client)).recomputed_tokens == before + 12
 
 
 async def test_a_full_worker_refuses_and_has_room_again_after_a_cancel(pair: Pair) -> None:
