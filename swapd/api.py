@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
+from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.generation import Sampling
 
 SessionState = Literal[
@@ -31,6 +32,9 @@ Outcome = Literal[
 ]
 OnDisconnect = Literal["cancel", "pause", "continue"]
 DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
+DrainMode = Literal["native", "replay", "cold_replay"]
+"""native: the KV moves. replay: rebuilt on the target from the transcript, for sessions that permit it;
+cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -112,6 +116,8 @@ class SessionOutcome(msgspec.Struct, frozen=True):
     recomputed_tokens: int = 0
     copy_started_at: float | None = None
     copy_ended_at: float | None = None
+    detail: str | None = None
+    """Names and numbers of the reason, for people."""
 
 
 class DrainView(msgspec.Struct, frozen=True):
@@ -125,6 +131,7 @@ class DrainView(msgspec.Struct, frozen=True):
     deadline_s: float
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
+    mode: DrainMode = "native"
 
 
 class WorkerView(msgspec.Struct, frozen=True):
@@ -203,7 +210,12 @@ class Service(Protocol):
         """Nonterminal sessions: the caller's namespace, or all for an operator."""
 
     async def start_drain(
-        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+        self,
+        caller: Caller,
+        worker: str,
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
     ) -> DrainView:
         """Close the worker, then move what runs on it (H50-H65). Raises `worker_unknown`, `drain_exists`."""
 
@@ -215,6 +227,12 @@ class Service(Protocol):
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
+
+    async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
+        """Take the oldest recorded steps of a worker; none when none are left (benches only).
+
+        Raises `operator_required`, `worker_unknown`, and `target_lost` where no process answers.
+        """
 
     def readiness(self) -> Readiness:
         """Why the service as a whole can or cannot take work (H45)."""

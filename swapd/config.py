@@ -118,8 +118,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_sim_engine: bool = False
     window_tokens: int = 8
     precopy_duty: float = 0.25
-    """Share of time that the copy thread may be busy during pre-copy, so that neighbours keep their pace (B30)."""
+    """Share of time the copy thread may be busy during pre-copy, so that neighbours keep their pace (B30)."""
     drain_deadline_s: float = 600.0
+    stop_workers: Literal["idle", "always", "never"] = "idle"
+    """Which spawned workers end with the coordinator; by default those that hold no session (H230)."""
     record_schedule: bool = False
     """Workers remember each step's batch for the bench's control run; memory grows with it."""
     timers: TimerConfig = TimerConfig()

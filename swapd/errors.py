@@ -47,6 +47,7 @@ class Code(StrEnum):
     MIGRATION_DISABLED = "migration_disabled"
     NO_EDGE = "no_edge"
     NO_TARGET = "no_target"
+    REPLAY_NOT_PERMITTED = "replay_not_permitted"
     ARENA_UNAVAILABLE = "arena_unavailable"
     ARENA_TOO_SMALL = "arena_too_small"
     ARENA_EXHAUSTED = "arena_exhausted"
@@ -130,6 +131,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off in the configuration."),
     Code.NO_EDGE: Reason(409, False, "No plan allows a native move between these workers."),
     Code.NO_TARGET: Reason(409, True, "No other worker can take the session."),
+    Code.REPLAY_NOT_PERMITTED: Reason(409, False, "The session does not permit replay."),
     Code.ARENA_UNAVAILABLE: Reason(409, False, "There is no transfer arena."),
     Code.ARENA_TOO_SMALL: Reason(
         409, False, "The transfer arena cannot hold this session; raise arena_bytes."

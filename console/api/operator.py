@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 from quart import Response, request
 
 from console import auth
 from console.body import read_optional_json
 from console.errors import reply
-from swapd.api import DrainOrigin, Service
-from swapd.errors import Code, SwapdError
-
-MAX_DEADLINE_S: Final = 7 * 86400.0
+from swapd.api import DrainMode, DrainOrigin, Service
 
 
 class NewDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,6 +16,7 @@ class NewDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     deadline_s: float | None = None
     origin: DrainOrigin = "operator"
+    mode: DrainMode = "native"
 
 
 class OperatorRoutes:
@@ -42,11 +38,7 @@ class OperatorRoutes:
         """202 with the drain's address; the drain goes on whoever disconnects (H50)."""
         who = auth.operator(self._service, request.headers)
         asked = await read_optional_json(request, NewDrain) or NewDrain()
-        if asked.deadline_s is not None and not 0 < asked.deadline_s <= MAX_DEADLINE_S:
-            raise SwapdError(
-                Code.INVALID_REQUEST, f"deadline_s must be above 0 and at most {MAX_DEADLINE_S:g}"
-            )
-        view = await self._service.start_drain(who, worker, asked.deadline_s, asked.origin)
+        view = await self._service.start_drain(who, worker, asked.deadline_s, asked.origin, asked.mode)
         return reply(view, 202, {"Location": f"/v1/drains/{view.id}"})
 
     async def drains(self) -> Response:

@@ -1,0 +1,1 @@
+"""Evidence that two workers may hand generations to each other."""

@@ -1,0 +1,1 @@
+"""Moving sessions between workers: the rules (transaction, planner, drains, ledger) and their actors."""

@@ -1,0 +1,129 @@
+"""The book of one drain: which sessions were on the worker and what became of each (H50-H65). Pure.
+
+    running → drained      nothing is left on the worker
+    running → blocked      the deadline passed with sessions left; re-evaluated until cancelled (B14)
+    blocked → drained      it emptied after all
+    running, blocked → cancelled
+
+The deadline never ends a session (H58). Each session has exactly one outcome in the end (H54).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from swapd.api import DrainMode, DrainOrigin, DrainState, DrainView, Outcome, SessionOutcome
+
+DRAIN_TRANSITIONS: Final[dict[DrainState, frozenset[DrainState]]] = {
+    "running": frozenset({"drained", "blocked", "cancelled"}),
+    "blocked": frozenset({"drained", "cancelled"}),
+    "drained": frozenset(),
+    "cancelled": frozenset(),
+}
+FINAL_OUTCOMES: Final[frozenset[str]] = frozenset(
+    {"completed_native", "completed_replay", "completed_redispatch", "parked", "cancelled", "failed"}
+)
+"""Outcomes after which a session no longer stands in the drain's way; others may be tried again."""
+
+RETRY_FIRST_S: Final = 0.25
+RETRY_MAX_S: Final = 8.0
+
+
+@dataclass
+class DrainBook:
+    """State and outcomes of one drain; times are seconds of the caller's wall clock."""
+
+    id: str
+    worker: str
+    origin: DrainOrigin
+    created_at: float
+    deadline_s: float
+    state: DrainState = "running"
+    finished_at: float | None = None
+    mode: DrainMode = "native"
+    outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
+    _failures: dict[str, int] = field(default_factory=dict)
+    _not_before: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return not DRAIN_TRANSITIONS[self.state]
+
+    def note(self, outcome: SessionOutcome) -> bool:
+        """Record what is known of a session; a final outcome stays. True when something changed."""
+        old = self.outcomes.get(outcome.session)
+        if old is not None and old.outcome in FINAL_OUTCOMES:
+            return False
+        if old == outcome:
+            return False
+        self.outcomes[outcome.session] = outcome
+        return True
+
+    def waiting(self, session: str, reason: str | None, phase: str, detail: str | None = None) -> bool:
+        """A session that is still there, and why; `detail` has sizes and names for people."""
+        old = self.outcomes.get(session)
+        outcome = old.outcome if old is not None else None
+        if outcome not in (None, "blocked"):
+            return False
+        return self.note(
+            SessionOutcome(session=session, outcome=outcome, reason=reason, phase=phase, detail=detail)
+        )
+
+    def put_off(self, session: str, now: float) -> None:
+        """A move came to nothing: the next try waits, twice as long each time."""
+        failures = self._failures.get(session, 0)
+        self._failures[session] = failures + 1
+        self._not_before[session] = now + min(RETRY_FIRST_S * 2.0**failures, RETRY_MAX_S)
+
+    def may_try(self, session: str, now: float) -> bool:
+        """Whether a session may be sent off (again) now."""
+        return now >= self._not_before.get(session, now)
+
+    def ended(self, session: str, outcome: Outcome, reason: str | None, phase: str = "planned") -> bool:
+        """A session that left the worker without being moved."""
+        return self.note(SessionOutcome(session=session, outcome=outcome, reason=reason, phase=phase))
+
+    def evaluate(self, left: set[str], now: float) -> bool:
+        """Settle the state from the sessions still on the worker. True when it changed."""
+        if self.over:
+            return False
+        if not left:
+            return self._enter("drained", now)
+        if self.state == "running" and now >= self.created_at + self.deadline_s:
+            for session in left:
+                old = self.outcomes.get(session)
+                if old is None or old.outcome not in FINAL_OUTCOMES:
+                    reason = old.reason if old is not None and old.reason else "deadline"
+                    phase = old.phase if old is not None else "planned"
+                    detail = old.detail if old is not None else None
+                    self.outcomes[session] = SessionOutcome(
+                        session=session, outcome="blocked", reason=reason, phase=phase, detail=detail
+                    )
+            return self._enter("blocked", now)
+        return False
+
+    def cancel(self, now: float) -> bool:
+        """Close the book on request (H61). True unless it was over already."""
+        return not self.over and self._enter("cancelled", now)
+
+    def view(self) -> DrainView:
+        """What callers see."""
+        return DrainView(
+            id=self.id,
+            worker=self.worker,
+            state=self.state,
+            origin=self.origin,
+            created_at=self.created_at,
+            deadline_s=self.deadline_s,
+            finished_at=self.finished_at,
+            sessions=tuple(self.outcomes.values()),
+            mode=self.mode,
+        )
+
+    def _enter(self, state: DrainState, now: float) -> bool:
+        assert state in DRAIN_TRANSITIONS[self.state], (self.state, state)
+        self.state = state
+        self.finished_at = now if state != "blocked" else None
+        return True

@@ -1,0 +1,78 @@
+"""One move while it runs: its phase, its lease, its figures. The phases are `transaction`'s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swapd.api import Outcome, SessionOutcome
+from swapd.errors import Code
+from swapd.messages.from_worker import FrozenItem
+from swapd.messages.generation import Lease, Owner
+from swapd.migration.transaction import Event, Phase, advance
+from swapd.sessions.live import LiveSession
+
+
+@dataclass
+class Move:
+    """A session on its way from `source` to `target`; `epoch` is the source's."""
+
+    id: str
+    session: LiveSession
+    drain: str | None
+    source: Owner
+    target: Owner
+    epoch: int
+    lease: Lease
+    phase: Phase = Phase.PLANNED
+    frontier: int = 0
+    """Blocks below it are in the target's engine."""
+    rounds: int = 0
+    precopied_bytes: int = 0
+    frozen_bytes: int = 0
+    frozen: FrozenItem | None = None
+    frozen_at: float | None = None
+    resumed_at: float | None = None
+    copy_started_at: float | None = None
+    copy_ended_at: float | None = None
+    outcome: Outcome | None = None
+    reason: str | None = None
+    failed_in: Phase | None = None
+    cancelled: bool = False
+    """Its drain was cancelled: it goes no further than it must (H61)."""
+
+    def enter(self, event: Event) -> None:
+        """Take a step of the transaction. Raises `IllegalMove`."""
+        self.phase = advance(self.phase, event)
+
+    def fail(self, code: Code | str, event: Event = Event.FAILED) -> None:
+        """End the move early; where it stood is kept for the clean-up and the record."""
+        self.failed_in = self.phase
+        self.reason = str(code)
+        self.enter(event)
+
+    @property
+    def over(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    def result(self) -> SessionOutcome:
+        """The drain's entry for this session (H54)."""
+        native = self.outcome == "completed_native"
+        frozen_ms = None
+        if self.frozen_at is not None and self.resumed_at is not None:
+            frozen_ms = (self.resumed_at - self.frozen_at) * 1000
+        failed_in = self.failed_in
+        return SessionOutcome(
+            session=self.session.id,
+            outcome=self.outcome,
+            reason=self.reason,
+            phase=str(failed_in if failed_in is not None else self.phase),
+            target=self.target.worker,
+            frozen_ms=frozen_ms,
+            precopied_bytes=self.precopied_bytes,
+            frozen_bytes=self.frozen_bytes,
+            rounds=self.rounds,
+            reuse=1.0 if native else None,
+            recomputed_tokens=0,
+            copy_started_at=self.copy_started_at,
+            copy_ended_at=self.copy_ended_at,
+        )

@@ -1,0 +1,365 @@
+"""Drains, and the moves that they need: who is to leave, where to, and what became of each (H50-H65).
+
+One task a drain. It closes the worker, then evaluates again whenever a session made progress: what can
+move joins a wave, what cannot is noted with its reason, what has ended is noted as such. The deadline
+only changes the drain's state: it ends nothing, and a blocked drain goes on trying until it is cancelled
+(B14). The worker is closed exactly while a drain of it is running or blocked.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from swapd.api import DrainMode, DrainOrigin, DrainView
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
+from swapd.migration.ledger import CapacityLedger
+from swapd.migration.loans import Loans
+from swapd.migration.move import Move
+from swapd.migration.pictures import candidate, traveller
+from swapd.migration.planner import Assignment, plan
+from swapd.migration.records import drain_record, drain_view, planned, reopened
+from swapd.migration.wave import Wave
+from swapd.sessions.admission import Admission
+from swapd.sessions.live import LiveSession
+from swapd.sessions.record import DrainRecord, MoveRecord
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.store.drains import load_drain, recent_drains, save_drain
+from swapd.store.moves import finish_move, plan_move
+from swapd.transport.arena import Arena
+from swapd.transport.leases import LeaseBook
+from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.migration")
+
+EVALUATE_EVERY_S: Final = 0.5
+DRAINS_SHOWN: Final = 100
+
+
+class MigrationSupervisor:
+    """Runs all drains. `run` owns their tasks; the other methods may be called from any task."""
+
+    def __init__(
+        self,
+        config: Config,
+        table: SessionTable,
+        ledger: CapacityLedger,
+        admission: Admission,
+        recovery: Recovery,
+        links: dict[str, WorkerLink],
+        arena: Arena | None,
+        leases: LeaseBook | None,
+        arena_refusal: SwapdError | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.on_drain: Callable[[DrainView], None] = lambda view: None
+        self._config = config
+        self._table = table
+        self._store = table.store
+        self._ledger = ledger
+        self._admission = admission
+        self._recovery = recovery
+        self._links = links
+        self.loans = Loans(config, ledger, arena, leases, arena_refusal)
+        self._wall = wall
+        self._books: dict[str, DrainBook] = {}
+        self._waves: dict[str, list[Wave]] = {}
+        self._done: dict[str, trio.Event] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the drains' tasks until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # Calls -----------------------------------------------------------------------------------
+
+    def draining(self, worker: str) -> DrainBook | None:
+        """The drain that keeps a worker closed, if one does."""
+        for book in self._books.values():
+            if book.worker == worker and not book.over:
+                return book
+        return None
+
+    async def start(
+        self, worker: str, deadline_s: float, origin: DrainOrigin, mode: DrainMode = "native"
+    ) -> DrainView:
+        """Begin a drain; admission is closed before anything else is looked at (H51)."""
+        if worker not in self._links:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        running = self.draining(worker)
+        if running is not None:
+            raise SwapdError(Code.DRAIN_EXISTS, running.id)
+        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
+        self._books[book.id] = book
+        self._admission.closed[worker] = f"worker {worker} is draining"
+        try:
+            await self._save(book)
+        except BaseException:
+            self._books.pop(book.id, None)
+            self._reopen(worker)
+            raise
+        self._launch(book)
+        return book.view()
+
+    def resume(self, record: DrainRecord) -> None:
+        """Take a drain up again after a restart (decision 10, B16)."""
+        book = reopened(record)
+        self._books[book.id] = book
+        if book.worker in self._links:
+            self._admission.closed[book.worker] = f"worker {book.worker} is draining"
+        self._launch(book)
+
+    async def view(self, drain: str) -> DrainView:
+        """Raises `drain_unknown`."""
+        book = self._books.get(drain)
+        if book is not None:
+            return book.view()
+        record = await self._store.read(lambda db: load_drain(db, drain))
+        if record is None:
+            raise SwapdError(Code.DRAIN_UNKNOWN)
+        return drain_view(record)
+
+    async def views(self) -> Sequence[DrainView]:
+        """The latest drains, newest first."""
+        records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN))
+        live = {book.id: book.view() for book in self._books.values()}
+        return [live.get(record.id) or drain_view(record) for record in records]
+
+    async def cancel(self, drain: str) -> DrainView:
+        """Moves in flight come to a clean end, then the worker is reopened (H61). Over already: unchanged."""
+        book = self._books.get(drain)
+        if book is None or book.over:
+            return await self.view(drain)
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)  # a restart takes the drain up again
+        done = self._done[drain]
+        for wave in self._waves[drain]:
+            wave.cancel()
+        # State first: the drain's own task sees it, lets its waves end and reopens the worker.
+        book.cancel(self._wall())
+        self._table.notify()
+        await done.wait()
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)
+        return book.view()
+
+    # One drain -------------------------------------------------------------------------------
+
+    def _launch(self, book: DrainBook) -> None:
+        assert self._nursery is not None, "the supervisor runs before it is asked"
+        self._done[book.id] = trio.Event()
+        self._waves[book.id] = []
+        self._nursery.start_soon(self._drain, book)
+
+    async def _drain(self, book: DrainBook) -> None:
+        seen: set[str] = {session.id for session in self._left(book)} | set(book.outcomes)
+        try:
+            async with trio.open_nursery() as nursery:
+                while not book.over:
+                    left = {session.id for session in self._left(book)} | self._travelling(book)
+                    seen |= left
+                    left |= self._undecided(seen)
+                    self._note_departed(book, seen - left)
+                    # First, so that a deadline that has passed already finds out what is in the way.
+                    self._send_off(book, self._left(book), nursery)
+                    if book.evaluate(left, self._wall()):
+                        await self._save(book)
+                        continue
+                    await self._table.wait_activity(EVALUATE_EVERY_S)
+            if book.state == "cancelled":
+                for session in self._left(book):
+                    book.ended(session.id, "cancelled", Code.DRAIN_CANCELLED)
+            await self._save(book)
+            self._reopen(book.worker)
+        except* SwapdError as group:
+            # The store failed: nothing more can be decided here; a restart resumes the drain (H160).
+            log.error("drain stopped", extra={"drain": book.id, "code": _code(group)})
+        finally:
+            self._waves.pop(book.id, None)
+            self._done.pop(book.id).set()
+        self._forget_old()
+
+    def _left(self, book: DrainBook) -> list[LiveSession]:
+        """Sessions that are still on the worker."""
+        return [session for session in self._table.owned_by(book.worker) if not session.ended]
+
+    def _travelling(self, book: DrainBook) -> set[str]:
+        """Sessions of waves that have not been settled yet."""
+        return {move.session.id for wave in self._waves.get(book.id, []) for move in wave.moves}
+
+    def _undecided(self, seen: set[str]) -> set[str]:
+        """Sessions that left with an owner that is gone: what became of them is not known yet (H64)."""
+        sessions = (self._table.get(name) for name in seen)
+        return {s.id for s in sessions if s is not None and self._recovery.undecided(s)}
+
+    def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
+        """Sessions that ended where they were, or were rebuilt elsewhere (H59, A21)."""
+        for name in gone:
+            old = book.outcomes.get(name)
+            if old is not None and old.outcome in FINAL_OUTCOMES:
+                continue
+            session = self._table.get(name)
+            state = session.record.state if session is not None else "completed"
+            if state == "failed":
+                code = session.record.code if session is not None else None
+                book.ended(name, "failed", code or Code.RECOVERY_UNAVAILABLE)
+            elif state == "cancelled":
+                book.ended(name, "cancelled", Code.SESSION_CANCELLED)
+            elif state == "completed":
+                book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            else:
+                book.ended(name, "completed_replay", Code.SOURCE_LOST if book.mode == "native" else None)
+
+    def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
+        """Plan what can leave now and let it go."""
+        source = self._links.get(book.worker)
+        # H143: after a restart nothing moves before every session's owner is known.
+        if source is None or source.owner is None or not self._recovery.reconciled:
+            return
+        now = self._wall()
+        here = [s for s in left if s.move is None and not s.recovering and book.may_try(s.id, now)]
+        if not here:
+            return
+        if book.mode != "native":
+            for session in here:
+                reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
+                if reason is not None:
+                    book.waiting(session.id, str(reason), "planned")
+            return
+        assignments, refusals = plan(
+            candidate(source, self._ledger, self._admission),
+            [candidate(link, self._ledger, self._admission) for link in self._links.values()],
+            [traveller(session) for session in here],
+            migration_enabled=self._config.migration_enabled,
+            certified=self._config.self_certify,
+        )
+        for refusal in refusals:
+            book.waiting(refusal.session, str(refusal.code), "planned")
+        by_target: dict[str, list[Move]] = {}
+        for assignment in assignments:
+            try:
+                move = self._begin(book, source, assignment)
+            except SwapdError as error:
+                if book.waiting(assignment.session, str(error.code), "planned", error.detail or None):
+                    log.warning("move refused", extra={"session": assignment.session, "code": error.code})
+                continue
+            by_target.setdefault(assignment.target, []).append(move)
+        for target, moves in by_target.items():
+            batch = f"bat_{secrets.token_hex(6)}"
+            wave = Wave(self._config, self._table, source, self._links[target], batch, moves)
+            self._waves[book.id].append(wave)
+            nursery.start_soon(self._carry, book, wave)
+
+    def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move:
+        """Borrow what a move needs. Raises why that cannot be."""
+        session = self._table.get(assignment.session)
+        source_owner, target_owner = source.owner, self._links[assignment.target].owner
+        if session is None or source_owner is None or target_owner is None or source.ready is None:
+            raise SwapdError(Code.NO_TARGET)
+        lease = self.loans.lend(session, assignment.target, source.ready.info)
+        move = Move(
+            id=f"mov_{secrets.token_hex(8)}",
+            session=session,
+            drain=book.id,
+            source=source_owner,
+            target=target_owner,
+            epoch=session.record.epoch,
+            lease=lease,
+        )
+        session.move = move.id
+        return move
+
+    async def _carry(self, book: DrainBook, wave: Wave) -> None:
+        """One wave from its durable plan to its records; nothing of it stays behind."""
+        try:
+            now = self._wall()
+            records = [planned(move, now) for move in wave.moves]
+            await self._store.commit(lambda db: _plan_all(db, records))
+            await wave.run()
+        finally:
+            with trio.CancelScope(shield=True):  # bounded: memory to overwrite
+                await self._settle(book, wave)
+
+    async def _settle(self, book: DrainBook, wave: Wave) -> None:
+        for move in wave.moves:
+            session = move.session
+            session.move = None
+            self.loans.settle(move)
+            self._note(book, move)
+            if session.ended:
+                continue
+            if move.outcome == "failed":
+                # After the commit the target may be there and yet not have it: its link says nothing of that.
+                self._recovery.disown(session)
+            else:
+                self._recovery.look_at(session)
+        await self.loans.give_back([move.lease for move in wave.moves])
+        waves = self._waves.get(book.id)
+        if waves is not None and wave in waves:
+            waves.remove(wave)
+        self._table.notify()
+
+    def _note(self, book: DrainBook, move: Move) -> None:
+        """Enter the outcome in the drain's book and in the move's row."""
+        result = move.result()
+        if move.outcome == "failed" and not move.session.ended:
+            # Whether the session is rebuilt or ends is recovery's to decide; it is noted when that is known.
+            result = msgspec.structs.replace(result, outcome=None)
+        book.note(result)
+        if move.outcome in ("aborted_source_resumed", "rehomed_source"):
+            book.put_off(move.session.id, self._wall())
+        outcome = move.outcome
+        if outcome is None or self._store.failed:
+            return  # The row stays open: the next start resolves it by what is durable (H146, H147).
+        at = self._wall()
+        self._store.post(
+            lambda db: finish_move(db, move.id, outcome, result.reason, result, at), lambda _: None
+        )
+
+    # Records ---------------------------------------------------------------------------------
+
+    def _reopen(self, worker: str) -> None:
+        if self.draining(worker) is None:
+            self._admission.closed.pop(worker, None)
+            self._table.notify()
+
+    async def _save(self, book: DrainBook) -> None:
+        record = drain_record(book)
+        # Shielded, one disk write long: a drain that is in the store must be here, too.
+        with trio.CancelScope(shield=True):
+            await self._store.commit(lambda db: save_drain(db, record))
+        self.on_drain(book.view())
+
+    def _forget_old(self) -> None:
+        """Books of finished drains are in the store; keep the latest here for cheap reads."""
+        over = [book.id for book in self._books.values() if book.over]
+        for name in over[:-DRAINS_SHOWN]:
+            del self._books[name]
+
+
+def _code(group: BaseExceptionGroup[SwapdError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error.code) if isinstance(error, SwapdError) else "internal"
+
+
+def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:
+    for record in records:
+        plan_move(db, record)

@@ -1,0 +1,1 @@
+"""Checkpoints that swapd can make by itself from what a package ships."""

@@ -1,0 +1,1 @@
+"""The operator's socket: commands and state events over ZeroMQ, and the one client for both."""

@@ -1,0 +1,239 @@
+"""Answers the operator's commands on `ipc://<socket_dir>/ops.sock` and publishes state events beside it.
+
+Who can reach the socket is an operator: the directory belongs to the service's user alone (H107). A frame
+that cannot be read is answered with its code and counted, and nothing a client sends ends the service.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+import zmq
+
+import swapd
+from swapd.api import Caller, Service
+from swapd.errors import Code, SwapdError
+from swapd.messages import ops
+from swapd.ops.bus import EventBus
+from swapd.ops.readers import EventReaders
+from swapd.transport.paths import ensure_private_dir, ipc_endpoint
+from swapd.transport.sockets import Context, TrioSocket, open_socket
+
+MAX_IN_FLIGHT: Final = 128
+"""Commands answered at once, long polls included; more are refused with `capacity`."""
+COMMAND_TIMEOUT_S: Final = 30.0
+SEND_TIMEOUT_S: Final = 5.0
+SOCKET_MAX_BYTES: Final = 8 << 20
+"""Above the size that is answered with `frame_too_large`; beyond this the connection is closed (H95)."""
+OPERATOR: Final = Caller("operators", is_operator=True)
+
+logger = logging.getLogger("swapd.ops")
+
+
+class OpsStatistics(msgspec.Struct, frozen=True):
+    """Counts since start; `refused` holds answers with a code, by code."""
+
+    commands: int
+    in_flight: int
+    readers: int
+    unanswered: int
+    events_published: int
+    events_dropped: int
+    refused: dict[str, int]
+
+
+class OpsServer:
+    """One ROUTER socket; each command runs in a task of its own, so that none waits for another."""
+
+    def __init__(self, service: Service, bus: EventBus, caller: Caller = OPERATOR) -> None:
+        self._service = service
+        self._bus = bus
+        self._caller = caller
+        self._commands = 0
+        self._in_flight = 0
+        self._unanswered = 0
+        self._refused: Counter[str] = Counter()
+        self._readers: EventReaders | None = None
+
+    def statistics(self) -> OpsStatistics:
+        bus = self._bus.statistics()
+        return OpsStatistics(
+            commands=self._commands,
+            in_flight=self._in_flight,
+            readers=self._readers.open_readers if self._readers else 0,
+            unanswered=self._unanswered,
+            events_published=bus.published,
+            events_dropped=bus.dropped,
+            refused=dict(self._refused),
+        )
+
+    async def serve(self, socket: TrioSocket) -> None:
+        """Answer commands until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._readers = EventReaders(self._service, self._caller, nursery)
+            while True:
+                parts = await socket.recv_multipart()
+                self._commands += 1
+                # A REQ-like client sends an empty delimiter; it gets it back.
+                if len(parts) not in (2, 3) or (len(parts) == 3 and parts[1]):
+                    error = SwapdError(Code.FRAME_MALFORMED, f"{len(parts) - 1} frames, expected 1")
+                    await self._answer(socket, parts[:1], 0, self._refuse(error))
+                elif self._in_flight >= MAX_IN_FLIGHT:
+                    error = SwapdError(Code.CAPACITY, f"{MAX_IN_FLIGHT} commands are being answered")
+                    await self._answer(socket, parts[:-1], _request_id(parts[-1]), self._refuse(error))
+                else:
+                    self._in_flight += 1
+                    nursery.start_soon(self._handle, socket, parts[:-1], parts[-1])
+
+    async def _handle(self, socket: TrioSocket, envelope: list[bytes], frame: bytes) -> None:
+        try:
+            request, answer = await self._execute(envelope[0], frame)
+            await self._answer(socket, envelope, request, answer)
+        finally:
+            self._in_flight -= 1
+
+    async def _execute(self, client: bytes, frame: bytes) -> tuple[int, ops.OpsAnswer]:
+        try:
+            request = ops.decode_request(frame)
+        except ops.RequestRefused as refused:
+            return refused.request, self._refuse(refused.error)
+        try:
+            with trio.fail_after(COMMAND_TIMEOUT_S):
+                return request.id, await self._run(client, request.body)
+        except SwapdError as error:
+            return request.id, self._refuse(error)
+        except trio.TooSlowError:
+            return request.id, self._refuse(SwapdError(Code.TIMEOUT))
+        except Exception as error:
+            # The supervision boundary of a command: a bug in one is answered and ends nothing else.
+            logger.error("internal error in a command", extra={"error_type": type(error).__name__})
+            return request.id, self._refuse(SwapdError(Code.INTERNAL))
+
+    async def _run(self, client: bytes, command: ops.OpsCommand) -> ops.OpsAnswer:
+        service, caller = self._service, self._caller
+        match command:
+            case ops.Ping():
+                return ops.Pong(swapd.__version__, os.getpid())
+            case ops.Status():
+                return await self._status()
+            case ops.Workers():
+                return ops.WorkersAnswer(tuple(await service.workers(caller)))
+            case ops.Sessions():
+                return ops.SessionsAnswer(tuple(await service.sessions(caller)))
+            case ops.Session(session):
+                return ops.SessionAnswer(await service.session(caller, session))
+            case ops.CreateSession(request):
+                return ops.SessionAnswer(await service.create_session(caller, request))
+            case ops.CancelSession(session):
+                return ops.SessionAnswer(await service.cancel_session(caller, session))
+            case ops.Events():
+                return await self._events(client, command)
+            case ops.StartDrain(worker, deadline_s):
+                return ops.DrainAnswer(await service.start_drain(caller, worker, deadline_s))
+            case ops.Drain(drain):
+                return ops.DrainAnswer(await service.drain(caller, drain))
+            case ops.Drains():
+                return ops.DrainsAnswer(tuple(await service.drains(caller)))
+            case ops.CancelDrain(drain):
+                return ops.DrainAnswer(await service.cancel_drain(caller, drain))
+            case ops.Schedule(worker):
+                return ops.ScheduleAnswer((await service.schedule(caller, worker)).steps)
+
+    async def _events(self, client: bytes, command: ops.Events) -> ops.OpsAnswer:
+        if not 1 <= command.max_events <= ops.MAX_EVENTS or not 0 <= command.wait_s <= ops.MAX_WAIT_S:
+            limits = f"max_events 1 to {ops.MAX_EVENTS}, wait_s 0 to {ops.MAX_WAIT_S:g}"
+            raise SwapdError(Code.INVALID_REQUEST, limits)
+        if command.after is not None and command.after < 0:
+            raise SwapdError(Code.CURSOR_INVALID)
+        assert self._readers is not None
+        events, ended = await self._readers.poll(
+            client, command.session, command.after, command.max_events, command.wait_s
+        )
+        wire = tuple(ops.WireEvent(event.id, event.name, msgspec.Raw(event.data)) for event in events)
+        return ops.EventsAnswer(wire, wire[-1].id if wire else command.after, ended)
+
+    async def _status(self) -> ops.OpsAnswer:
+        states = Counter[str](session.state for session in await self._service.sessions(self._caller))
+        running = [view for view in await self._service.drains(self._caller) if view.finished_at is None]
+        own = self.statistics()
+        return ops.StatusAnswer(
+            version=swapd.__version__,
+            pid=os.getpid(),
+            readiness=self._service.readiness(),
+            stopping=self._service.stopping,
+            workers=tuple(await self._service.workers(self._caller)),
+            sessions=dict(states),
+            drains=tuple(running),
+            ops={
+                "commands": own.commands,
+                "refused": sum(own.refused.values()),
+                "readers": own.readers,
+                "unanswered": own.unanswered,
+                "events_dropped": own.events_dropped,
+            },
+        )
+
+    def _refuse(self, error: SwapdError) -> ops.OpsAnswer:
+        self._refused[error.code] += 1
+        return ops.refusal(error)
+
+    async def _answer(
+        self, socket: TrioSocket, envelope: list[bytes], request: int, answer: ops.OpsAnswer
+    ) -> None:
+        """Send an answer; a client that does not read loses it and may ask again."""
+        with trio.move_on_after(SEND_TIMEOUT_S) as sending:
+            await socket.send_multipart([*envelope, ops.encode_reply(request, answer)])
+        if sending.cancelled_caught:
+            self._unanswered += 1
+
+
+def _request_id(frame: bytes) -> int:
+    """The id of a request that is refused unread, if it has one."""
+    try:
+        return ops.decode_request(frame).id
+    except ops.RequestRefused as refused:
+        return refused.request
+
+
+async def _publish(socket: TrioSocket, bus: EventBus) -> None:
+    while True:
+        for event in await bus.take():
+            # A PUB socket drops for slow readers itself and never blocks.
+            socket.try_send([event.kind.encode(), ops.encode_state_event(event)])
+
+
+async def run_ops(
+    service: Service,
+    bus: EventBus,
+    *,
+    socket_dir: str | Path,
+    context: Context,
+    caller: Caller = OPERATOR,
+    task_status: trio.TaskStatus[OpsServer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the ops socket and the event stream until cancelled; started once both accept.
+
+    The coordinator's lock must be held: ZeroMQ would take over a live path silently (H106). Raises
+    `socket_path_too_long`, `config_invalid`.
+    """
+    ensure_private_dir(socket_dir)
+    server = OpsServer(service, bus, caller)
+    async with (
+        open_socket(
+            context,
+            zmq.ROUTER,
+            bind=ipc_endpoint(socket_dir, ops.OPS_SOCKET),
+            max_message_bytes=SOCKET_MAX_BYTES,
+        ) as commands,
+        open_socket(context, zmq.PUB, bind=ipc_endpoint(socket_dir, ops.EVENTS_SOCKET)) as events,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_publish, events, bus)
+        task_status.started(server)
+        await server.serve(commands)

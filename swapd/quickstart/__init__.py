@@ -1,0 +1,197 @@
+"""`swapd quickstart`: a real model served by two workers on this machine's CPU, with nothing to configure.
+
+Everything lives in one private folder and in one child process, `swapd serve`; when this command ends, the
+child and its workers have ended too.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import trio
+
+from swapd.client import HttpClient, Unreachable
+from swapd.errors import Code, SwapdError
+from swapd.models.smollm2 import ensure_checkpoint
+from swapd.quickstart.child import ServeProcess
+from swapd.quickstart.job import run_job, succeeded
+from swapd.quickstart.state import (
+    HOST,
+    State,
+    choose_port,
+    default_folder,
+    open_state,
+    usable_cores,
+    write_config,
+)
+from swapd.transport.lock import FileLock
+
+READY_TIMEOUT_S: Final = 600.0
+"""A worker takes half a minute on an idle machine and several on a busy one."""
+POLL_S: Final = 0.25
+STOP_TIMEOUT_S: Final = 75.0
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+
+
+def run_quickstart(*, once: bool, port: int, folder: Path | None, json_path: Path | None) -> int:
+    """Serve until told to stop, or with `once` run the main job; returns the exit status.
+
+    Raises `model_missing`, `coordinator_lock_held`, `internal` when the service does not start.
+    """
+    state = open_state(folder or default_folder())
+    lock = FileLock.acquire(state.folder / "quickstart.lock", Code.COORDINATOR_LOCK_HELD)
+    try:
+        model = ensure_checkpoint(report=report)
+        chosen = choose_port(port)
+        if chosen != port and port != 0:
+            report(f"port {port} is in use, taking {chosen}")
+        write_config(state, model=model, port=chosen, cores=usable_cores())
+        report(f"state is in {state.folder}, the service's log in {state.log_path}")
+        child = ServeProcess.start(state.config_path, state.log_path)
+        status = trio.run(partial(_main, state, child, chosen, once=once, json_path=json_path))
+        if status in (0, EXIT_INTERRUPTED):
+            state.clear_sockets()
+        return status
+    finally:
+        lock.release()
+
+
+def report(line: str) -> None:
+    """One line of progress for a person, on stderr."""
+    click.echo(f"· {line}", err=True)
+
+
+async def _main(state: State, child: ServeProcess, port: int, *, once: bool, json_path: Path | None) -> int:
+    """Run, and whatever happens end the child and its workers within a bound."""
+    outcome = _Outcome()
+    try:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_stop_on_signal, signals, nursery.cancel_scope, outcome)
+                nursery.start_soon(_stop_on_exit, child, nursery.cancel_scope, outcome)
+                await outcome.keep(partial(_use, state, port, once, json_path))
+                nursery.cancel_scope.cancel()
+            report("stopping the service and its workers")
+            with trio.move_on_after(STOP_TIMEOUT_S, shield=True):
+                await child.stop()
+    finally:
+        if child.running:
+            with trio.move_on_after(STOP_TIMEOUT_S, shield=True):
+                await child.stop()
+    if outcome.failure is not None:
+        raise outcome.failure
+    # Ctrl-C is how the serving form is meant to end.
+    return (EXIT_INTERRUPTED if once else 0) if outcome.interrupted else outcome.status
+
+
+class _Outcome:
+    """What ended the run: the job, a signal, or the child."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.interrupted = False
+        self.failure: SwapdError | None = None
+
+    async def keep(self, body: Callable[[], Any]) -> None:
+        """Run the body; a refusal is kept, so that it does not arrive wrapped in the nursery's group."""
+        try:
+            self.status = await body()
+        except SwapdError as error:
+            self.failure = self.failure or error
+
+
+async def _stop_on_signal(signals: Any, scope: trio.CancelScope, outcome: _Outcome) -> None:
+    async for _number in signals:
+        outcome.interrupted = True
+        scope.cancel()
+        return
+
+
+async def _stop_on_exit(child: ServeProcess, scope: trio.CancelScope, outcome: _Outcome) -> None:
+    await child.wait()
+    outcome.failure = child.failure()
+    scope.cancel()
+
+
+async def _use(state: State, port: int, once: bool, json_path: Path | None) -> int:
+    url = f"http://{HOST}:{port}"
+    client, operator = HttpClient(url, state.tenant_token), HttpClient(url, state.operator_token)
+    await _wait_ready(operator)
+    if not once:
+        click.echo(_welcome(state, url))
+        await trio.sleep_forever()
+    summary = await run_job(client, operator, report)
+    line = json.dumps(summary)
+    if json_path is not None:
+        json_path.write_text(line + "\n")  # noqa: ASYNC240 (a few hundred bytes, nothing else runs)
+    click.echo(line)
+    return 0 if succeeded(summary) else EXIT_FAILED
+
+
+async def _wait_ready(operator: HttpClient) -> None:
+    """Return when the service takes work and both workers are ready, telling each step."""
+    began = trio.current_time()
+    states: dict[str, str] = {}
+    with trio.move_on_after(READY_TIMEOUT_S):
+        while True:
+            try:
+                status, _ = await operator.request("GET", "/readyz")
+                _, answer = await operator.request("GET", "/v1/workers")
+                workers = answer.get("workers", []) if isinstance(answer, dict) else []
+                for worker in workers:
+                    _tell(states, worker["id"], worker["state"], trio.current_time() - began)
+                ready = workers and all(worker["state"] == "ready" for worker in workers)
+                if status == 200 and ready:
+                    return
+            except Unreachable:
+                pass
+            await trio.sleep(POLL_S)
+    waiting = ", ".join(f"{worker} {state}" for worker, state in sorted(states.items())) or "no answer"
+    raise SwapdError(Code.TIMEOUT, f"not ready after {READY_TIMEOUT_S:g} s: {waiting}")
+
+
+def _tell(states: dict[str, str], worker: str, state: str, after_s: float) -> None:
+    if states.get(worker) == state:
+        return
+    states[worker] = state
+    report(
+        f"worker {worker} ready after {after_s:.0f} s" if state == "ready" else f"worker {worker}: {state} …"
+    )
+
+
+def _welcome(state: State, url: str) -> str:
+    tenant, operator = state.tenant_token, state.operator_token
+    return f"""
+swapd serves SmolLM2-135M-Instruct at {url}
+
+  token           {tenant}
+  operator token  {operator}
+
+Try it in another terminal. Generate, and watch the text come:
+
+  swapd generate --config {state.config_path} "Once upon a time"
+
+The same over HTTP:
+
+  curl -s {url}/v1/sessions -H 'Authorization: Bearer {tenant}' \\
+       -H 'Content-Type: application/json' \\
+       -d '{{"prompt": "Once upon a time", "max_new_tokens": 400, "ignore_eos": true}}'
+  curl -N {url}/v1/sessions/SESSION/events -H 'Authorization: Bearer {tenant}'
+
+While it runs, move it away from its worker, and open the worker again:
+
+  swapd drain a --config {state.config_path}
+  swapd status --config {state.config_path}
+  swapd drains --config {state.config_path}
+  swapd cancel --drain DRAIN --config {state.config_path}
+
+  curl -X POST {url}/v1/workers/a/drains -H 'Authorization: Bearer {operator}'
+
+Ctrl-C stops the service and both workers."""

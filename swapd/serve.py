@@ -1,0 +1,253 @@
+"""`swapd serve`: opens the coordinator's nurseries. Reading this is reading the architecture.
+
+Users stand above the services that they use; they stop in that order: front doors, then the actors that
+move sessions, then the links to the workers, then the store. Workers that hold sessions are left running
+for the next coordinator; idle ones are stopped (H230).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+import zmq
+
+from console.app import create_app
+from console.server import serve_http
+from swapd.api import Outcome
+from swapd.config import Config
+from swapd.config_file import load_config
+from swapd.errors import Code, SwapdError
+from swapd.hooks import Hooks
+from swapd.migration.ledger import CapacityLedger
+from swapd.migration.supervisor import MigrationSupervisor
+from swapd.ops.bus import EventBus
+from swapd.ops.server import run_ops
+from swapd.service import SwapdService
+from swapd.sessions.admission import Admission
+from swapd.sessions.keeper import Keeper
+from swapd.sessions.record import SessionRecord
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
+from swapd.store.drains import open_drains
+from swapd.store.ledger import load_tokens
+from swapd.store.meta import next_generation
+from swapd.store.moves import finish_move, open_moves
+from swapd.store.sessions import nonterminal_sessions
+from swapd.store.writer import Store
+from swapd.transport.arena import Arena
+from swapd.transport.arena_header import REGIONS
+from swapd.transport.leases import LeaseBook
+from swapd.transport.paths import ensure_private_dir
+from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.serve")
+
+GRACEFUL_S: Final = 1.0
+
+
+async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lambda host, port: None) -> None:
+    """Run the coordinator until SIGTERM or SIGINT; a second signal ends it at once.
+
+    Raises `config_invalid`, `coordinator_lock_held` and the other codes of a start that cannot be.
+    `announce` is told where HTTP listens.
+    """
+    config, warnings = load_config(config_path)
+    for warning in warnings:
+        log.warning("configuration", extra={"reason": warning})
+    ensure_private_dir(config.socket_dir)
+    tokenizer = _tokenizer(config)
+    store = Store.open(config.database_path)
+    arena, arena_refusal = _arena(config)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        await Coordinator(config, store, tokenizer, arena, arena_refusal, context).run(announce)
+    finally:
+        context.destroy(linger=0)
+        if arena is not None:
+            arena.close()
+        store.close()
+
+
+class Coordinator:
+    """All actors of one service and their nurseries."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        tokenizer: Tokenizer,
+        arena: Arena | None,
+        arena_refusal: SwapdError | None,
+        context: zmq.Context[zmq.Socket[bytes]],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.arena = arena
+        self.context = context
+        self.links: dict[str, WorkerLink] = {}
+        self.bus = EventBus()
+        self.ledger = CapacityLedger()
+        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
+        self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
+        self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
+        leases = (
+            LeaseBook(arena.data_bytes, base_offset=arena.size_bytes - arena.data_bytes, regions=REGIONS)
+            if arena is not None
+            else None
+        )
+        self.supervisor = MigrationSupervisor(
+            config,
+            self.table,
+            self.ledger,
+            self.admission,
+            self.recovery,
+            self.links,
+            arena,
+            leases,
+            arena_refusal,
+        )
+        self.keeper = Keeper(config, self.table)
+        self.service = SwapdService(
+            config,
+            store,
+            self.table,
+            self.ledger,
+            self.admission,
+            self.recovery,
+            self.supervisor,
+            self.links,
+        )
+        self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
+        self.supervisor.on_drain = self.hooks.drain
+        if arena_refusal is not None:
+            log.error("no arena: sessions stay where they are", extra={"reason": arena_refusal.sentence})
+
+    async def run(self, announce: Callable[[str, int], None]) -> None:
+        """Open the nurseries, innermost last; they close in the opposite order."""
+        async with trio.open_nursery() as store_nursery:
+            await store_nursery.start(self.store.run)
+            await self._load()
+            async with trio.open_nursery() as actors:
+                await actors.start(self.recovery.run)
+                await actors.start(self.supervisor.run)
+                await actors.start(self.keeper.run)
+                await self._resume_drains()
+                for link in self.links.values():
+                    await actors.start(link.run)
+                async with trio.open_nursery() as doors:
+                    await self._open_doors(doors, announce)
+                    await self._wait_for_signal(doors)
+                    await self._stop_doors(doors)
+                actors.cancel_scope.cancel()
+            await self._stop_workers()
+            store_nursery.cancel_scope.cancel()
+
+    async def _open_doors(self, doors: trio.Nursery, announce: Callable[[str, int], None]) -> None:
+        config = self.config
+        run_ops_here = partial(
+            run_ops, self.service, self.bus, socket_dir=config.socket_dir, context=self.context
+        )
+        await doors.start(run_ops_here)
+        app = create_app(self.service, config.limits)
+        serve_here = partial(
+            serve_http,
+            app,
+            host=config.host,
+            port=config.port,
+            limits=config.limits,
+            wait_stopping=self.service.wait_stopping,
+        )
+        port: int = await doors.start(serve_here)
+        log.info("listening", extra={"host": config.host, "port": port})
+        announce(config.host, port)
+
+    async def _wait_for_signal(self, doors: trio.Nursery) -> None:
+        ready: trio.Event = trio.Event()
+        doors.start_soon(self._signals, ready)
+        await ready.wait()
+
+    async def _signals(self, first: trio.Event) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                if first.is_set():
+                    os._exit(128 + number)
+                log.info("stopping", extra={"signal": number})
+                first.set()
+
+    async def _stop_doors(self, doors: trio.Nursery) -> None:
+        """Streams end with their cursors intact, then the doors close whatever their clients do (H230)."""
+        self.service.stop()
+        # HTTP ends by itself when its connections have, within its own grace; the rest ends here.
+        await trio.sleep(GRACEFUL_S)
+        doors.cancel_scope.cancel()
+
+    async def _stop_workers(self) -> None:
+        choice = self.config.stop_workers
+        busy = {s.record.owner.worker for s in self.table if s.record.owner is not None}
+        async with trio.open_nursery() as nursery:
+            for link in self.links.values():
+                if not link.worker.spawn or choice == "never" or (choice == "idle" and link.name in busy):
+                    continue
+                nursery.start_soon(link.stop_process)
+
+    async def _load(self) -> None:
+        """Take up what the last run left: sessions that have not ended, moves that were under way."""
+        generation = await self.store.commit(next_generation)
+        now = time.time()
+
+        def read(db: sqlite3.Connection) -> list[tuple[SessionRecord, list[int]]]:
+            return [(record, load_tokens(db, record.id)) for record in nonterminal_sessions(db)]
+
+        def close_moves(db: sqlite3.Connection) -> None:
+            for move in open_moves(db):
+                outcome: Outcome = (
+                    "completed_native" if move.state == "committed" else "aborted_source_resumed"
+                )
+                finish_move(db, move.id, outcome, Code.COORDINATOR_RESTART, None, now)
+
+        for record, tokens in await self.store.read(read):
+            self.table.add(record, tokens)
+        await self.store.commit(close_moves)
+        for worker in self.config.workers:
+            self.links[worker.worker_id] = WorkerLink(
+                self.config,
+                worker,
+                generation=generation,
+                context=self.context,
+                arena=self.arena,
+                hooks=self.hooks,
+            )
+
+    async def _resume_drains(self) -> None:
+        for record in await self.store.read(open_drains):
+            self.supervisor.resume(record)
+
+
+def _tokenizer(config: Config) -> Tokenizer:
+    """The tokenizer of the model, or of the sim where only sims run. Raises `model_missing`."""
+    if all(worker.engine == "sim" for worker in config.workers):
+        return SimTokenizer(config.sim.vocab_size)
+    return load_tokenizer(config.models[0].path)
+
+
+def _arena(config: Config) -> tuple[Arena | None, SwapdError | None]:
+    """The arena, or why there is none: serving goes on without (A6)."""
+    if not config.transfer_arena:
+        return None, SwapdError(Code.ARENA_UNAVAILABLE, "transfer_arena is false")
+    try:
+        arena = Arena.create(config.arena_bytes)
+    except SwapdError as error:
+        return None, error
+    if not arena.page_locked:
+        log.warning("arena is not page-locked: copies to a GPU take about twice as long")
+    return arena, None

@@ -1,0 +1,233 @@
+"""The one implementation of `swapd.api.Service`: it checks who asks and passes on to the rooms that know."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from swapd.api import (
+    Caller,
+    DrainMode,
+    DrainOrigin,
+    DrainView,
+    NewSession,
+    Readiness,
+    SessionView,
+    WorkerView,
+)
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import ScheduleLog
+from swapd.messages.to_worker import Schedule
+from swapd.migration.ledger import CapacityLedger
+from swapd.migration.supervisor import MigrationSupervisor
+from swapd.sessions.admission import Admission
+from swapd.sessions.live import LiveSession
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.subscription import Reader
+from swapd.sessions.table import SessionTable
+from swapd.store.writer import Store
+from swapd.worker.link import WorkerLink
+
+MAX_DEADLINE_S: Final = 24 * 3600.0
+
+
+class SwapdService:
+    """Front door of the coordinator."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        table: SessionTable,
+        ledger: CapacityLedger,
+        admission: Admission,
+        recovery: Recovery,
+        supervisor: MigrationSupervisor,
+        links: dict[str, WorkerLink],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._table = table
+        self._ledger = ledger
+        self._admission = admission
+        self._recovery = recovery
+        self._supervisor = supervisor
+        self._links = links
+        self._stopping = trio.Event()
+        self._credentials = [
+            (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
+            for c in config.credentials
+        ]
+
+    # Who asks --------------------------------------------------------------------------------
+
+    def authenticate(self, token: str | None) -> Caller:
+        """Compare with every credential, whatever matches first: time tells nothing (B34)."""
+        found: Caller | None = None
+        digest = _digest(token or "")
+        for known, credential in self._credentials:
+            if hmac.compare_digest(known, digest) and token:
+                found = Caller(credential.namespace, credential.is_operator)
+        if found is None:
+            raise SwapdError(Code.UNAUTHENTICATED)
+        return found
+
+    # Sessions --------------------------------------------------------------------------------
+
+    async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
+        self._check_ready()
+        return (await self._admission.admit(caller, request)).view()
+
+    async def session(self, caller: Caller, session: str) -> SessionView:
+        return (await self._find(caller, session)).view()
+
+    async def sessions(self, caller: Caller) -> Sequence[SessionView]:
+        return [s.view() for s in self._table if caller.is_operator or s.record.namespace == caller.namespace]
+
+    async def cancel_session(self, caller: Caller, session: str) -> SessionView:
+        found = await self._find(caller, session)
+        await self._table.finish(found, "cancelled", Code.SESSION_CANCELLED)
+        return found.view()
+
+    @asynccontextmanager
+    async def subscribe(self, caller: Caller, session: str, after: int | None) -> AsyncIterator[Reader]:
+        found = await self._find(caller, session, content=True)
+        reader = Reader(found, after, self._stopping)
+        self._table.reader_came(found)
+        try:
+            yield reader
+        finally:
+            self._table.reader_left(found)
+
+    async def _find(self, caller: Caller, session: str, *, content: bool = False) -> LiveSession:
+        found = await self._table.find(session)
+        own = found.record.namespace == caller.namespace
+        # An operator sees every state, but only its own namespace's text (A27).
+        if not own and (content or not caller.is_operator):
+            raise SwapdError(Code.SESSION_UNKNOWN)
+        return found
+
+    # Workers and drains ----------------------------------------------------------------------
+
+    async def workers(self, caller: Caller) -> Sequence[WorkerView]:
+        _operator(caller)
+        return [self._worker(link) for link in self._links.values()]
+
+    async def start_drain(
+        self,
+        caller: Caller,
+        worker: str,
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
+    ) -> DrainView:
+        _operator(caller)
+        self._check_ready()
+        if deadline_s is None:
+            deadline_s = self._config.drain_deadline_s
+        if not 0 <= deadline_s <= MAX_DEADLINE_S:
+            raise SwapdError(Code.INVALID_REQUEST, f"deadline_s goes from 0 to {MAX_DEADLINE_S:.0f}")
+        return await self._supervisor.start(worker, deadline_s, origin, mode)
+
+    async def drain(self, caller: Caller, drain: str) -> DrainView:
+        _operator(caller)
+        return await self._supervisor.view(drain)
+
+    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+        _operator(caller)
+        return await self._supervisor.views()
+
+    async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
+        _operator(caller)
+        return await self._supervisor.cancel(drain)
+
+    async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
+        _operator(caller)
+        link = self._links.get(worker)
+        if link is None:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        return await link.request(Schedule(), ScheduleLog)
+
+    def _worker(self, link: WorkerLink) -> WorkerView:
+        capacity = self._ledger.worker(link.name)
+        ready, stats = link.ready, link.stats
+        drain = self._supervisor.draining(link.name)
+        info = ready.info if ready is not None else None
+        return WorkerView(
+            id=link.name,
+            state=link.state,
+            admitting=self._admission.admitting(link.name),
+            reason=link.reason or self._admission.closed.get(link.name),
+            incarnation=ready.incarnation if ready is not None else None,
+            engine=info.engine if info is not None else None,
+            model=info.model if info is not None else None,
+            device=link.worker.device,
+            pid=ready.pid if ready is not None else None,
+            sessions=len(self._table.owned_by(link.name)),
+            usable_blocks=capacity.usable_blocks if capacity is not None else 0,
+            committed_blocks=capacity.committed if capacity is not None else 0,
+            free_blocks=stats.free_blocks if stats is not None else None,
+            drain=drain.id if drain is not None else None,
+            stats=msgspec.to_builtins(stats) if stats is not None else {},
+        )
+
+    # The service as a whole ------------------------------------------------------------------
+
+    def readiness(self) -> Readiness:
+        reasons = []
+        if self.stopping:
+            reasons.append(str(Code.STOPPING))
+        if self._store.failed:
+            reasons.append(str(Code.STORE_FAILED))
+        if not self._recovery.reconciled:
+            reasons.append("reconciling")
+        if not any(self._admission.admitting(name) for name in self._links):
+            reasons.append(str(Code.NO_ADMITTING_WORKER))
+        return Readiness(not reasons, tuple(reasons))
+
+    def limits(self) -> dict[str, Any]:
+        limits: dict[str, Any] = msgspec.to_builtins(self._config.limits)
+        limits.update(
+            max_context_tokens=self._admission.context(),
+            max_active_sessions=self._config.max_active_sessions,
+            window_tokens=self._config.window_tokens,
+            arena_bytes=self._config.arena_bytes if self._config.transfer_arena else 0,
+        )
+        return limits
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def wait_stopping(self) -> None:
+        await self._stopping.wait()
+
+    def stop(self) -> None:
+        """Close admission and end streams with their cursors intact (H230)."""
+        self._stopping.set()
+        for session in self._table:
+            session.wake()
+
+    def _check_ready(self) -> None:
+        if self.stopping:
+            raise SwapdError(Code.STOPPING)
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)
+        if not self._recovery.reconciled:
+            raise SwapdError(Code.NOT_READY, "reconciling")
+
+
+def _operator(caller: Caller) -> None:
+    if not caller.is_operator:
+        raise SwapdError(Code.OPERATOR_REQUIRED)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,325 @@
+"""Sessions whose owner is gone, and all sessions after a restart: who owns them now (H142-H158).
+
+At start every worker either attaches with an inventory or is found absent; only then is anything decided,
+because a session may be frozen at one worker and prepared at another. What the store says is true: each thing
+that a worker holds is judged by it (`inventory`), and a session that no worker has is replayed if its client
+permits that, else ended.
+
+Replay is never called recovery of KV: every position that it computes is counted (H73).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import trio
+
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import Inventory, InventoryItem, Started
+from swapd.messages.generation import Owner
+from swapd.messages.to_worker import Cancel, Resend, Start
+from swapd.migration.ledger import CapacityLedger
+from swapd.sessions.admission import Admission
+from swapd.sessions.inventory import judge
+from swapd.sessions.live import LiveSession
+from swapd.sessions.table import SessionTable
+from swapd.store.ledger import assign_owner
+from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.sessions.recovery")
+
+INTRODUCTION_S: Final = 30.0
+"""How long workers may take to be found at start before their sessions count as unprovable (H155)."""
+LOOK_AGAIN_S: Final = 0.25
+
+
+class Recovery:
+    """Decides about sessions without a living owner. `run` owns the tasks."""
+
+    def __init__(
+        self,
+        config: Config,
+        table: SessionTable,
+        ledger: CapacityLedger,
+        admission: Admission,
+        links: dict[str, WorkerLink],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.replayed_tokens = 0
+        self.outcomes: dict[str, int] = {}
+        self._config = config
+        self._table = table
+        self._store = table.store
+        self._ledger = ledger
+        self._admission = admission
+        self._links = links
+        self._wall = wall
+        self._introduced: set[str] = set()
+        self._examining: set[str] = set()
+        self._all_introduced = trio.Event()
+        self._reconciled = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def reconciled(self) -> bool:
+        """Whether every session that the store had open at start is resolved (H142)."""
+        return self._reconciled.is_set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Resolve what the last run left, then whatever is lost from now on."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                with trio.move_on_after(INTRODUCTION_S):
+                    await self._all_introduced.wait()
+                self._all_introduced.set()
+                while self._examining or any(self.undecided(session) for session in self._table):
+                    for session in self._table:
+                        self.look_at(session)
+                    await self._table.wait_activity(LOOK_AGAIN_S)
+                self._reconciled.set()
+                log.info("reconciled", extra={"outcomes": str(self.outcomes)})
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def introduced(self, worker: str) -> None:
+        """A worker was found, or found absent."""
+        self._introduced.add(worker)
+        if self._introduced >= set(self._links):
+            self._all_introduced.set()
+
+    def lost(self, owner: Owner) -> None:
+        """An incarnation is gone, and with it what it held (H104)."""
+        for session in self._table.owned_by(owner.worker):
+            if session.record.owner == owner:
+                self.look_at(session)
+
+    def look_at(self, session: LiveSession) -> None:
+        """Begin to decide about a session if its owner is gone and nobody else is at it."""
+        if not self._unresolved(session) or session.recovering or session.move is not None:
+            return
+        if self._nursery is None or not self._all_introduced.is_set() or self._examining:
+            return  # Its source may be about to say that it has it frozen; `attached` looks again.
+        self._begin(session)
+
+    def send_to_another(self, session: LiveSession, *, cold: bool) -> Code | None:
+        """Rebuild a running session on another worker from its transcript, because an operator wants that.
+
+        Returns why not: its client did not permit replay, or it has not begun. `cold` keeps the target from
+        using what its prefix cache has.
+        """
+        if not session.record.allow_replay_fallback:
+            return Code.REPLAY_NOT_PERMITTED
+        if session.durable == 0 or session.over or self._nursery is None:
+            return Code.NOT_ELIGIBLE
+        session.recovering = True
+        session.wake()
+        self._nursery.start_soon(self._send, session, cold)
+        return None
+
+    async def _send(self, session: LiveSession, cold: bool) -> None:
+        old, epoch = session.record.owner, session.record.epoch
+        link = self._choose(session)
+        try:
+            if link is not None:
+                await self._start_again(session, link, cold=cold, leaving=(old, epoch))
+                self._count("replayed")
+        except SwapdError as error:
+            assert link is not None
+            self._ledger.free(link.name, session.id)
+            log.warning("replay refused", extra={"session": session.id, "code": error.code})
+            if session.record.epoch != epoch:
+                await self._decide(session)  # it left its old owner, and the new one did not take it
+        finally:
+            session.recovering = False
+            session.wake()
+            self._table.notify()
+            self.look_at(session)
+
+    def disown(self, session: LiveSession) -> None:
+        """Decide about a session whose owner does not have it, connected or not."""
+        if session.over or session.recovering or self._nursery is None or self._store.failed:
+            return
+        self._begin(session)
+
+    def undecided(self, session: LiveSession) -> bool:
+        """Whether its owner is gone and it is not known yet what becomes of it."""
+        return session.recovering or self._unresolved(session)
+
+    def _begin(self, session: LiveSession) -> None:
+        assert self._nursery is not None
+        session.recovering = True
+        session.wake()
+        self._nursery.start_soon(self._decide, session)
+
+    def _unresolved(self, session: LiveSession) -> bool:
+        owner = session.record.owner
+        if session.ended or self._store.failed:
+            return False
+        link = self._links.get(owner.worker) if owner is not None else None
+        return link is None or not link.is_owner(owner)
+
+    # A session whose owner is gone -------------------------------------------------------------
+
+    async def _decide(self, session: LiveSession) -> None:
+        """Replay where permitted, else end it, within `decide_s` of a worker being there (H70, H145)."""
+        try:
+            # Nothing was shown yet: running it anew repeats nothing, so it needs no permission (B18).
+            permitted = session.record.allow_replay_fallback or session.durable == 0
+            if permitted and await self._replay(session):
+                self._count("replayed")
+                return
+            if not session.over:
+                await self._table.finish(session, "failed", Code.RECOVERY_UNAVAILABLE)
+                self._count("failed")
+        except SwapdError as error:
+            log.error("session not resolved", extra={"session": session.id, "code": error.code})
+        finally:
+            session.recovering = False
+            session.wake()
+            self._table.notify()
+
+    async def _replay(self, session: LiveSession) -> bool:
+        """Start it on whichever worker takes it, in good time. False: nobody did, or it ended meanwhile."""
+        old = session.record.owner
+        if old is not None:
+            self._ledger.free(old.worker, session.id)
+        since = trio.current_time()
+        while not session.over:
+            starting = any(other.state == "starting" for other in self._links.values())
+            timers = self._config.timers
+            if trio.current_time() - since > (timers.worker_start_s if starting else timers.decide_s):
+                return False  # H71, A16
+            link = self._choose(session)
+            if link is not None:
+                try:
+                    await self._start_again(session, link)
+                    return True
+                except SwapdError as error:
+                    self._ledger.free(link.name, session.id)
+                    if error.code is Code.STORE_FAILED:
+                        raise
+                    log.warning("replay refused", extra={"session": session.id, "code": error.code})
+            await self._table.wait_activity(LOOK_AGAIN_S)
+        return False
+
+    def _choose(self, session: LiveSession) -> WorkerLink | None:
+        tokens = session.record.spec().budget
+        for link in self._links.values():
+            if self._admission.admitting(link.name) and self._ledger.charge(link.name, session.id, tokens):
+                return link
+        return None
+
+    async def _start_again(
+        self,
+        session: LiveSession,
+        link: WorkerLink,
+        *,
+        cold: bool = False,
+        leaving: tuple[Owner | None, int] = (None, 0),
+    ) -> None:
+        owner, expected = link.owner, session.record.epoch
+        if owner is None:
+            raise SwapdError(Code.TARGET_LOST)
+        # Owner first, then start: only the new owner's tokens can be accepted from here on (H19). The
+        # append of every earlier token was posted before this, so it is answered by now.
+        session.taking = False
+        try:
+            epoch = await self._store.commit(lambda db: assign_owner(db, session.id, expected, owner))
+            if epoch is None:
+                raise SwapdError(Code.EPOCH_STALE)
+            self._table.change(session, owner=owner, epoch=epoch)
+        finally:
+            session.taking = True
+        old, old_epoch = leaving
+        if old is not None:
+            self._ledger.free(old.worker, session.id)
+            self._links[old.worker].tell(Cancel(session.id, old_epoch))
+        outputs = tuple(session.outputs())
+        spec = session.record.spec()
+        if cold:
+            spec = msgspec.structs.replace(spec, salt=f"{spec.salt}.{epoch}")
+        if session.over:
+            # Its end may have been told to the owner before this one.
+            raise SwapdError(Code.ALREADY_FINISHED)
+        start = Start(spec, epoch, self._table.limit(session), outputs)
+        try:
+            await link.request(start, Started, self._config.timers.decide_s)
+        except BaseException:
+            link.tell(Cancel(session.id, epoch))  # whether it started is unknown
+            raise
+        if outputs:
+            self.replayed_tokens += len(session.record.prompt) + len(outputs) - 1
+        self._table.regrant(session)
+
+    # A worker that attached ------------------------------------------------------------------
+
+    async def attached(self, link: WorkerLink, inventory: Inventory) -> None:
+        """Bring a worker's sessions in line with the store. Runs once a connection."""
+        owner = link.owner
+        if owner is None:
+            return
+        # What it owned when it said what it has; from here on it may be given more.
+        expected = [s for s in self._table.owned_by(link.name) if s.record.owner == owner]
+        self._examining.add(link.name)
+        try:
+            self.introduced(link.name)
+            with trio.move_on_after(INTRODUCTION_S):
+                await self._all_introduced.wait()
+            kept: set[str] = set()
+            for item in inventory.items:
+                await self._examine(link, owner, item, kept)
+        finally:
+            self._examining.discard(link.name)
+            self._table.notify()
+        for session in expected:
+            if session.record.owner == owner and session.id not in kept and session.move is None:
+                # The worker is the owner and does not have it: as good as lost.
+                self.disown(session)
+        for session in self._table:
+            self.look_at(session)
+
+    async def _examine(self, link: WorkerLink, owner: Owner, item: InventoryItem, kept: set[str]) -> None:
+        """Tell the worker what becomes of one thing that it holds."""
+        session = self._table.get(item.session)
+        record = session.record if session is not None else None
+        durable = session.durable if session is not None else 0
+        there = session is not None and not self._unresolved(session)
+        verdict = judge(item, record, durable, owner, owner_is_there=there)
+        if (
+            verdict.found == "homeless"
+            and session is not None
+            and await self._come_home(session, owner, item)
+        ):
+            verdict = judge(item, session.record, session.durable, owner, owner_is_there=False)
+        self._count(verdict.found if verdict.found != "homeless" else "released")
+        for command in verdict.commands:
+            link.tell(command)
+        if verdict.keeps and session is not None:
+            kept.add(session.id)
+            self._ledger.restore(link.name, session.id, session.record.spec().budget)
+            limit = self._table.limit(session)
+            link.tell(Resend(session.id, session.record.epoch, session.durable, limit))
+
+    async def _come_home(self, session: LiveSession, owner: Owner, item: InventoryItem) -> bool:
+        """A new transfer of ownership back to the pinned source, if no token came from the target (B22)."""
+        expected, position = session.record.epoch, item.position
+        if session.recovering:
+            return False
+        with trio.CancelScope(shield=True):  # one disk write
+            epoch = await self._store.commit(
+                lambda db: assign_owner(db, session.id, expected, owner, position)
+            )
+            if epoch is not None:
+                self._table.change(session, owner=owner, epoch=epoch)
+        return epoch is not None
+
+    def _count(self, outcome: str) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1

@@ -1,0 +1,44 @@
+"""One reader of one session: a cursor that moves over durable events (H20-H29)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import trio
+
+from swapd.api import Event
+from swapd.errors import Code, SwapdError
+from swapd.sessions.live import LiveSession
+
+BATCH_EVENTS: Final = 256
+"""Events handed to a reader at once; it asks again for the rest, so a slow reader buffers nothing here."""
+
+
+class Reader:
+    """Implements `swapd.api.Subscription`."""
+
+    def __init__(self, session: LiveSession, after: int | None, stopping: trio.Event) -> None:
+        if after is not None and after > session.cursor:
+            raise SwapdError(Code.CURSOR_AHEAD, f"the last event is {session.cursor}")
+        self._session = session
+        self._after = -1 if after is None else after
+        self._stopping = stopping
+
+    @property
+    def cursor(self) -> int:
+        return max(self._after, 0)
+
+    async def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
+        session = self._session
+        while not self._stopping.is_set():
+            batch = session.events(self._after, BATCH_EVENTS)
+            if batch:
+                self._after = batch[-1].id
+                yield batch
+                if batch[-1].name in ("completed", "failed", "cancelled"):
+                    return
+                continue
+            if session.ended and self._after >= session.cursor:
+                return
+            await session.wait_changed()

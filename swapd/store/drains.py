@@ -1,0 +1,65 @@
+"""The rows of `drains`, each with the outcomes of its sessions as JSON (H54, H65)."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Final
+
+import msgspec
+
+from swapd.api import SessionOutcome
+from swapd.sessions.record import DrainRecord
+
+_COLUMNS: Final = "id, worker, state, origin, deadline_s, created_at, finished_at, sessions"
+
+_outcomes = msgspec.json.Decoder(tuple[SessionOutcome, ...])
+
+
+def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> None:
+    """Write a drain as it is now."""
+    db.execute(
+        f"INSERT INTO drains ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+        " state = excluded.state, deadline_s = excluded.deadline_s, finished_at = excluded.finished_at,"
+        " sessions = excluded.sessions",
+        (
+            drain.id,
+            drain.worker,
+            drain.state,
+            drain.origin,
+            drain.deadline_s,
+            drain.created_at,
+            drain.finished_at,
+            msgspec.json.encode(drain.sessions).decode(),
+        ),
+    )
+
+
+def load_drain(db: sqlite3.Connection, drain: str) -> DrainRecord | None:
+    """Return the drain, or None."""
+    row = db.execute(f"SELECT {_COLUMNS} FROM drains WHERE id = ?", (drain,)).fetchone()
+    return None if row is None else _record(row)
+
+
+def recent_drains(db: sqlite3.Connection, limit: int) -> list[DrainRecord]:
+    """Return up to `limit` drains, newest first."""
+    rows = db.execute(f"SELECT {_COLUMNS} FROM drains ORDER BY key DESC LIMIT ?", (limit,))
+    return [_record(row) for row in rows]
+
+
+def open_drains(db: sqlite3.Connection) -> list[DrainRecord]:
+    """Return the drains whose worker is closed because of them, oldest first (decision 10)."""
+    rows = db.execute(f"SELECT {_COLUMNS} FROM drains WHERE state IN ('running', 'blocked') ORDER BY key")
+    return [_record(row) for row in rows]
+
+
+def _record(row: tuple[Any, ...]) -> DrainRecord:
+    return DrainRecord(
+        id=row[0],
+        worker=row[1],
+        state=row[2],
+        origin=row[3],
+        deadline_s=row[4],
+        created_at=row[5],
+        finished_at=row[6],
+        sessions=_outcomes.decode(row[7]),
+    )

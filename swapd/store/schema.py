@@ -1,0 +1,113 @@
+"""The tables, and the migrations that make them (by sqlite-utils, one function a version).
+
+Sessions have an integer key, so that a row of `tokens` is three small integers. A database that knows a
+migration which this build does not know was written by a newer swapd: it is refused before anything is
+written to it (H162).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from sqlite_utils import Database, Migrations
+
+from swapd.errors import Code, SwapdError
+
+MIGRATIONS: Final = Migrations("swapd")
+
+
+@MIGRATIONS(name="0001_initial")
+def _initial(db: Database) -> None:
+    for statement in _INITIAL:
+        db.execute(statement)
+
+
+_INITIAL: Final = (
+    """
+    CREATE TABLE sessions (
+      key INTEGER PRIMARY KEY,
+      id TEXT NOT NULL UNIQUE,
+      namespace TEXT NOT NULL,
+      model TEXT NOT NULL,
+      state TEXT NOT NULL CHECK (state IN ('created', 'running', 'migrating', 'recovering', 'parked',
+                                           'completed', 'failed', 'cancelled')),
+      prompt BLOB NOT NULL,
+      sampling TEXT NOT NULL,
+      max_new_tokens INTEGER NOT NULL,
+      stop TEXT NOT NULL,
+      allow_replay_fallback INTEGER NOT NULL,
+      on_disconnect TEXT NOT NULL,
+      max_lifetime_s REAL NOT NULL,
+      worker TEXT,
+      incarnation TEXT,
+      epoch INTEGER NOT NULL,
+      accepted INTEGER NOT NULL,
+      created_at REAL NOT NULL,
+      finished_at REAL,
+      finish_reason TEXT,
+      code TEXT,
+      CHECK ((worker IS NULL) = (incarnation IS NULL)),
+      CHECK ((finished_at IS NULL) = (state NOT IN ('completed', 'failed', 'cancelled')))
+    )
+    """,
+    "CREATE INDEX sessions_open ON sessions (key) WHERE finished_at IS NULL",
+    "CREATE INDEX sessions_finished ON sessions (finished_at) WHERE finished_at IS NOT NULL",
+    """
+    CREATE TABLE tokens (
+      session_key INTEGER NOT NULL,
+      pos INTEGER NOT NULL CHECK (pos >= 1),
+      token_id INTEGER NOT NULL,
+      PRIMARY KEY (session_key, pos)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE moves (
+      key INTEGER PRIMARY KEY,
+      id TEXT NOT NULL UNIQUE,
+      session TEXT NOT NULL,
+      drain TEXT,
+      source_worker TEXT NOT NULL,
+      source_incarnation TEXT NOT NULL,
+      target_worker TEXT NOT NULL,
+      target_incarnation TEXT NOT NULL,
+      epoch INTEGER NOT NULL,
+      phase TEXT NOT NULL,
+      state TEXT NOT NULL CHECK (state IN ('planned', 'committed', 'finished')),
+      is_committed INTEGER NOT NULL DEFAULT 0,
+      outcome TEXT,
+      reason TEXT,
+      stats TEXT,
+      created_at REAL NOT NULL,
+      finished_at REAL,
+      CHECK ((finished_at IS NULL) = (state <> 'finished'))
+    )
+    """,
+    # H76: never two moves of one session that could both still commit.
+    "CREATE UNIQUE INDEX moves_planned ON moves (session) WHERE state = 'planned'",
+    "CREATE INDEX moves_open ON moves (key) WHERE state <> 'finished'",
+    """
+    CREATE TABLE drains (
+      key INTEGER PRIMARY KEY,
+      id TEXT NOT NULL UNIQUE,
+      worker TEXT NOT NULL,
+      state TEXT NOT NULL CHECK (state IN ('running', 'drained', 'blocked', 'cancelled')),
+      origin TEXT NOT NULL,
+      deadline_s REAL NOT NULL,
+      created_at REAL NOT NULL,
+      finished_at REAL,
+      sessions TEXT NOT NULL
+    )
+    """,
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
+    db = Database(connection, execute_plugins=False)
+    known = {migration.name for migration in MIGRATIONS.pending(Database(memory=True))}
+    newer = sorted({applied.name for applied in MIGRATIONS.applied(db)} - known)
+    if newer:
+        raise SwapdError(Code.SCHEMA_NEWER, f"it has {newer[-1]}")
+    MIGRATIONS.apply(db)

@@ -1,0 +1,381 @@
+"""The coordinator's end of one worker: find or start it, speak to it, notice when it is gone.
+
+    absent → starting → ready ⇄ suspect → dead → (back-off) → starting …
+
+A link outlives the incarnations of its worker. Requests are answered by request id; when the worker is
+gone, every open request ends with `worker lost` at once. Tokens and heartbeats go to the hooks in the
+order in which they came. Credits are latest-value: the sender asks for them when it is about to send.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeVar
+
+import trio
+import zmq
+
+from swapd.config import Config, WorkerConfig
+from swapd.errors import Code, SwapdError
+from swapd.messages.envelope import EVENT, Command, decode_report, encode
+from swapd.messages.from_worker import (
+    Alarm,
+    FromWorker,
+    Heartbeat,
+    Inventory,
+    Ready,
+    Refused,
+    Tokens,
+    WorkerStats,
+)
+from swapd.messages.generation import Owner
+from swapd.messages.to_worker import Credit, Grant, Hello, InventoryQuery, ToWorker
+from swapd.transport.arena import Arena
+from swapd.transport.fdpass import send_arena
+from swapd.transport.sockets import TrioSocket, open_socket
+from swapd.worker.spawn import WorkerProcess, find, spawn
+
+log = logging.getLogger("swapd.worker.link")
+
+LinkState = Literal["starting", "ready", "suspect", "dead", "stopped"]
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_MAX_S: Final = 30.0
+SEND_QUEUE: Final = 1024
+"""Commands waiting to be written: sessions times the steps of a move; a full queue is a hung worker."""
+
+M = TypeVar("M")
+
+
+class WorkerLost(SwapdError):
+    """The worker ended, was fenced or is not connected; what it was asked has no known outcome."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(Code.TARGET_LOST, worker)
+        self.worker = worker
+
+
+class LinkHooks(Protocol):
+    """Whom a link tells. All are called on the Trio thread and return at once, except `attached`."""
+
+    def tokens(self, link: WorkerLink, message: Tokens) -> None: ...
+    def grants(self, link: WorkerLink, sessions: Iterable[str]) -> Sequence[Grant]: ...
+    def heartbeat(self, link: WorkerLink) -> None: ...
+    def changed(self, link: WorkerLink) -> None: ...
+    def absent(self, link: WorkerLink) -> None: ...
+    async def attached(self, link: WorkerLink, inventory: Inventory) -> None: ...
+    def lost(self, link: WorkerLink, owner: Owner) -> None: ...
+
+
+@dataclass
+class _Pending:
+    done: trio.Event
+    answer: FromWorker | None = None
+
+
+class WorkerLink:
+    """One configured worker. `run` is its actor; the rest may be called from any task of the service."""
+
+    def __init__(
+        self,
+        config: Config,
+        worker: WorkerConfig,
+        *,
+        generation: int,
+        context: zmq.Context[zmq.Socket[bytes]],
+        arena: Arena | None,
+        hooks: LinkHooks,
+    ) -> None:
+        self.worker = worker
+        self.name = worker.worker_id
+        self.state: LinkState = "starting"
+        self.reason: str | None = None
+        self.ready: Ready | None = None
+        self.stats: WorkerStats | None = None
+        self.alarms = 0
+        self.fenced = 0
+        self._config = config
+        self._timers = config.timers
+        self._generation = generation
+        self._context = context
+        self._arena = arena
+        self._hooks = hooks
+        self._request = EVENT
+        self._pending: dict[int, _Pending] = {}
+        self._dirty: dict[str, None] = {}
+        self._send_w: trio.MemorySendChannel[bytes] | None = None
+        self._wake = trio.Event()
+        self._heard_at = 0.0
+        self._process: WorkerProcess | None = None
+        self._down = trio.CancelScope()
+
+    # What others ask of a link ---------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner | None:
+        """The incarnation that is connected now, able to own sessions."""
+        if self.ready is None or self.state in ("dead", "stopped", "starting"):
+            return None
+        return Owner(self.name, self.ready.incarnation)
+
+    def is_owner(self, owner: Owner | None) -> bool:
+        """Whether exactly that incarnation is connected."""
+        return owner is not None and self.owner == owner
+
+    async def request(self, body: ToWorker, expect: type[M], timeout_s: float | None = None) -> M:
+        """Send and wait for the answer of type `expect`.
+
+        Raises `WorkerLost`, `SwapdError(TIMEOUT)`, or the code of the worker's refusal. Cancelled: the
+        command may or may not have its effect (all are idempotent).
+        """
+        if self._send_w is None or self.ready is None:
+            raise WorkerLost(self.name)
+        self._request += 1
+        number = self._request
+        pending = _Pending(trio.Event())
+        self._pending[number] = pending
+        try:
+            self._post(body, number)
+            with trio.move_on_after(timeout_s if timeout_s is not None else self._timers.rpc_s):
+                await pending.done.wait()
+        finally:
+            del self._pending[number]
+        if not pending.done.is_set():
+            raise SwapdError(Code.TIMEOUT, f"worker {self.name}, {type(body).__name__}")
+        answer = pending.answer
+        if answer is None:
+            raise WorkerLost(self.name)
+        if isinstance(answer, Refused):
+            raise SwapdError(_code(answer.code), answer.detail)
+        if not isinstance(answer, expect):
+            raise SwapdError(Code.INTERNAL, f"unexpected answer {type(answer).__name__}")
+        return answer
+
+    def credit(self, session: str) -> None:
+        """The session's grant changed: one message will carry the latest of all such sessions."""
+        self._dirty[session] = None
+        self._wake.set()
+
+    def tell(self, body: ToWorker) -> None:
+        """Send without waiting for the effect; a worker that is gone needs no telling (H149 repairs it)."""
+        try:
+            self._post(body, EVENT)
+        except SwapdError as error:
+            log.info("command not sent", extra={"worker": self.name, "code": error.code})
+
+    def take_down(self, reason: str) -> None:
+        """Treat this incarnation as lost (hung, misbehaving): it is killed and fenced (B33)."""
+        self.reason = reason
+        if self._process is not None:
+            self._process.kill()
+        self._down.cancel()
+
+    # The actor -------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep one incarnation of the worker connected, for ever. Cancelled: leaves the process as it is."""
+        task_status.started()
+        backoff_s = BACKOFF_FIRST_S
+        first = True
+        while True:
+            self._set("starting", None)
+            try:
+                process = await self._obtain(first)
+                first = False
+                connected_at = trio.current_time()
+                await self._connected(process)
+                if trio.current_time() - connected_at > BACKOFF_MAX_S:
+                    backoff_s = BACKOFF_FIRST_S
+            except SwapdError as error:
+                log.error("worker is not available", extra={"worker": self.name, "code": error.code})
+                self._set("dead", error.sentence)
+            first = False
+            await trio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    async def stop_process(self) -> None:
+        """End the worker process, if there is one (bounded)."""
+        process = find(self._config, self.worker)
+        self._set("stopped", None)
+        if process is not None:
+            await process.stop()
+            process.close()
+
+    async def _obtain(self, first: bool) -> WorkerProcess:
+        found = find(self._config, self.worker)
+        if found is not None:
+            return found
+        if first:
+            self._hooks.absent(self)
+        if self.worker.spawn:
+            return await spawn(self._config, self.worker)
+        self.reason = "waiting for a worker started elsewhere"
+        while True:
+            # A worker started elsewhere announces itself by its ready file (B31).
+            found = find(self._config, self.worker)
+            if found is not None:
+                return found
+            await trio.sleep(0.5)
+
+    async def _connected(self, process: WorkerProcess) -> None:
+        """One incarnation, from the first message to its loss."""
+        self._process = process
+        ready = process.ready
+        owner = Owner(self.name, ready.incarnation)
+        send_w, send_r = trio.open_memory_channel[bytes](SEND_QUEUE)
+        try:
+            async with open_socket(self._context, zmq.DEALER, connect=ready.control) as socket:
+                with trio.CancelScope() as self._down:
+                    self._send_w = send_w
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._watch_process, process)
+                        nursery.start_soon(self._receive, socket)
+                        nursery.start_soon(self._send, socket, send_r)
+                        await self._introduce(ready)
+                        nursery.start_soon(self._watch_heartbeat)
+                        inventory = await self.request(InventoryQuery(), Inventory, self._timers.decide_s)
+                        self._set("ready", None)
+                        await self._hooks.attached(self, inventory)
+        except* SwapdError as group:
+            # A worker that cannot be introduced is of no use; a hung one must not keep the id.
+            self.reason = _first(group).sentence
+            process.kill()
+        finally:
+            self._send_w = None
+            self.ready = None
+            for pending in self._pending.values():
+                pending.done.set()
+            self._dirty.clear()
+            self._process = None
+            process.close()
+            send_w.close()
+            send_r.close()
+        self._set("dead", self.reason or "the process ended")
+        log.warning("worker lost", extra={"worker": self.name, "incarnation": ready.incarnation})
+        self._hooks.lost(self, owner)
+
+    async def _introduce(self, ready: Ready) -> None:
+        # The ready file may be newer or older than the process that listens: trust its own answer.
+        self.ready = ready
+        self._heard_at = trio.current_time()
+        answer = await self.request(Hello(self.worker.incarnation), Ready, self._timers.dead_s)
+        if answer.incarnation != ready.incarnation:
+            raise SwapdError(Code.FENCED, f"worker {self.name} has another incarnation than it announced")
+        if self._arena is not None:
+            await send_arena(
+                answer.arena_socket, self._arena.fd, self._generation, timeout_s=self._timers.dead_s
+            )
+
+    async def _watch_process(self, process: WorkerProcess) -> None:
+        await process.wait()
+        self._down.cancel()
+
+    async def _watch_heartbeat(self) -> None:
+        """Heartbeats stop: suspect, then dead: killed, so that it can never come back late (B33)."""
+        while True:
+            await trio.sleep(self._timers.heartbeat_s)
+            silent_s = trio.current_time() - self._heard_at
+            if silent_s >= self._timers.dead_s:
+                log.error("worker is silent, ending it", extra={"worker": self.name, "silent_s": silent_s})
+                self.take_down("no heartbeat")
+                return
+            if silent_s >= self._timers.suspect_s and self.state == "ready":
+                self._set("suspect", "no heartbeat")
+            # The worker, too, must be able to tell a silent coordinator from a dead one.
+            self._wake.set()
+
+    async def _send(self, socket: TrioSocket, queue: trio.MemoryReceiveChannel[bytes]) -> None:
+        """Write commands in order; credits and keep-alives when nothing else waits."""
+        last = trio.current_time()
+        while True:
+            try:
+                frame = queue.receive_nowait()
+            except trio.WouldBlock:
+                if self._dirty:
+                    sessions = list(self._dirty)
+                    self._dirty.clear()
+                    grants = tuple(self._hooks.grants(self, sessions))
+                    if not grants:
+                        continue
+                    frame = self._frame(Credit(grants), EVENT)
+                elif trio.current_time() - last >= self._timers.heartbeat_s:
+                    frame = self._frame(Credit(()), EVENT)
+                else:
+                    self._wake = trio.Event()
+                    await self._wake.wait()
+                    continue
+            await socket.send_multipart([frame])
+            last = trio.current_time()
+
+    async def _receive(self, socket: TrioSocket) -> None:
+        while True:
+            for parts in await socket.recv_batch():
+                try:
+                    report = decode_report(parts[-1])
+                except SwapdError as error:
+                    log.warning("frame refused", extra={"worker": self.name, "code": error.code})
+                    continue
+                ready = self.ready
+                if ready is None or report.incarnation != ready.incarnation:
+                    self.fenced += 1  # H104
+                    continue
+                self._heard_at = trio.current_time()
+                if self.state == "suspect":
+                    self._set("ready", None)
+                self._dispatch(report.request, report.body)
+
+    def _dispatch(self, number: int, body: FromWorker) -> None:
+        if number != EVENT:
+            pending = self._pending.get(number)
+            if pending is not None:
+                pending.answer = body
+                pending.done.set()
+            return
+        if isinstance(body, Tokens):
+            self._hooks.tokens(self, body)
+        elif isinstance(body, Heartbeat):
+            self.stats = body.stats
+            self._hooks.heartbeat(self)
+        elif isinstance(body, Alarm):
+            self.alarms += 1
+            log.error("worker alarm", extra={"worker": self.name, "code": body.code})
+        elif isinstance(body, Refused):
+            log.warning("worker refused a frame", extra={"worker": self.name, "code": body.code})
+            if body.code == Code.FENCED:
+                self.take_down("another coordinator took over")
+
+    def _post(self, body: ToWorker, number: int) -> None:
+        if self._send_w is None:
+            raise WorkerLost(self.name)
+        try:
+            self._send_w.send_nowait(self._frame(body, number))
+        except trio.WouldBlock:
+            raise SwapdError(Code.TIMEOUT, f"worker {self.name} does not read its commands") from None
+        self._wake.set()
+
+    def _frame(self, body: ToWorker, number: int) -> bytes:
+        incarnation = self.ready.incarnation if self.ready is not None else ""
+        return encode(Command(incarnation, self._generation, number, body))
+
+    def _set(self, state: LinkState, reason: str | None) -> None:
+        changed = state != self.state
+        self.state = state
+        self.reason = reason
+        if changed:
+            self._hooks.changed(self)
+
+
+def _first(group: BaseExceptionGroup[SwapdError]) -> SwapdError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SwapdError)
+    return error
+
+
+def _code(text: str) -> Code:
+    try:
+        return Code(text)
+    except ValueError:
+        return Code.INTERNAL

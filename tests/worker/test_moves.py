@@ -1,0 +1,420 @@
+"""A session moves between two real worker processes; what it says is what an unmoved one says."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import pytest
+
+from swapd.messages import from_worker as out
+from swapd.messages import to_worker as into
+from swapd.messages.generation import Lease, Sampling
+from tests.worker.client import GREEDY, SEEDED, SIM, Mover, WorkerProcess, mover, spec, unmoved
+
+Pair = tuple[WorkerProcess, WorkerProcess]
+
+
+async def baseline(both: Mover) -> None:
+    """Nothing is left in either worker."""
+    for client in (both.source, both.target):
+        stats = await client.stats(lambda s: s.free_blocks == SIM.blocks)
+        assert (stats.sessions, stats.reserved, stats.frozen, stats.recomputed_tokens) == (0, 0, 0, 0)
+        assert not [report for report in client.reports if isinstance(report, out.Alarm)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6, 9, 14])
+async def test_a_moved_session_goes_on_as_if_it_had_not_moved(
+    pair: Pair, at: int, sampling: Sampling
+) -> None:
+    """H77-H83: N - 1 mod B over all classes, N - 1 < B, and a block that fills at the last step."""
+    given = spec(sampling=sampling)
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, at), out.Started)
+        outputs = await both.source.has(given, 1, at)
+        move = await both.reserve(given, 1)
+        await move.precopy()
+        frozen = await move.freeze()
+        assert (frozen.status, frozen.position, frozen.computed) == ("frozen", at, len(given.prompt) + at - 1)
+        assert frozen.manifest is not None
+        assert len(frozen.manifest.blocks) <= 1
+        assert (await move.prepare(outputs)).ok
+        assert (await move.activate()).unknown == ()
+        rest = await both.target.ended(given, 2)
+        assert both.target.first[given.session, 2] == at + 1
+        assert outputs + rest == unmoved(given)
+        await both.source.ask(into.Release(given.session, 1), out.Done)
+        await baseline(both)
+
+
+async def test_sessions_move_together_while_they_decode(pair: Pair) -> None:
+    sessions = (spec(new=300), spec((8, 9), new=300, sampling=SEEDED))
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        for one in sessions:
+            both.source.credited.add((one.session, 1))
+            await both.source.ask(into.Start(one, 1, 8), out.Started)
+        await both.source.has(sessions[1], 1, 20)
+        left = [await both.reserve(one, 1) for one in sessions]
+        while left:
+            # A pass may find a session two blocks ahead again; it goes on, and the next pass takes it.
+            for move in left:
+                await move.precopy()
+            freeze = into.Freeze("b", tuple(move.freeze_item for move in left))
+            frozen = (await both.source.ask(freeze, out.Frozen)).items
+            done = [(move, item) for move, item in zip(left, frozen, strict=True) if item.status == "frozen"]
+            items = []
+            for move, item in done:
+                move.manifest = item.manifest
+                outputs = both.source.ids[move.given.session, 1]
+                # FIFO: every token up to the freeze has come before the answer.
+                assert len(outputs) == item.position
+                items.append(move.prepare_item(outputs, len(outputs) + 8))
+            if items:
+                prepared = await both.target.ask(into.Prepare("b", tuple(items)), out.Prepared)
+                assert all(item.ok for item in prepared.items)
+            for move, _ in done:
+                await move.activate()
+                left.remove(move)
+        for one in sessions:
+            rest = await both.target.ended(one, 2)
+            assert both.source.ids[one.session, 1] + rest == unmoved(one)
+            await both.source.ask(into.Release(one.session, 1), out.Done)
+        await baseline(both)
+
+
+async def test_what_a_prepared_session_computes_stays_until_it_is_activated(pair: Pair) -> None:
+    """Decision 1, H33: activate is permission to emit; the window bounds what is computed before."""
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 6), out.Started)
+        outputs = await both.source.has(given, 1, 6)
+        move = await both.reserve(given, 1)
+        await move.precopy()
+        await move.freeze()
+        await move.prepare(outputs, ahead=3)
+        stats = await both.target.stats(lambda s: s.unaccepted == 3)
+        assert stats.reserved == 1
+        [item] = await both.target.inventory(given)
+        assert (item.phase, item.position, item.move) == ("prepared", 9, move.id)
+        assert both.target.ids[given.session, 2] == []
+        await move.activate(credit=False)
+        held = list(await both.target.has(given, 2, 3))
+        assert list(item.unaccepted) == held[:3]
+        tokens = [report for report in both.target.reports if isinstance(report, out.Tokens)]
+        assert len(tokens[0].runs[0].ids) == 3
+        repeat = await both.target.ask(
+            into.Activate((into.SessionEpoch(given.session, 2), into.SessionEpoch("other", 2))), out.Activated
+        )
+        assert repeat.unknown == ("other",)
+        assert len([report for report in both.target.reports if isinstance(report, out.Tokens)]) == len(
+            tokens
+        )
+        await both.target.ask(into.Cancel(given.session, 2), out.Done)
+        await both.source.ask(into.Release(given.session, 1), out.Done)
+        await baseline(both)
+
+
+@pytest.mark.parametrize("step", ["reserve", "precopy", "freeze", "prepare"])
+async def test_an_abort_at_every_step_leaves_the_source_as_it_was(pair: Pair, step: str) -> None:
+    given = spec(sampling=SEEDED)
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        if step != "reserve":
+            await move.precopy()
+        if step in ("freeze", "prepare"):
+            await move.freeze()
+        if step == "prepare":
+            assert (await move.prepare(outputs)).ok
+        for _ in range(2):
+            await both.target.ask(into.Discard(move.id), out.Done)
+            await both.source.ask(into.Resume(given.session, 1), out.Done)
+        assert await both.target.inventory(given) == []
+        both.source.credited.add((given.session, 1))
+        await both.source.credit(given, 1, 7, 15)
+        assert await both.source.ended(given, 1) == unmoved(given)
+        assert both.target.ids[given.session, 2] == []
+        await baseline(both)
+
+
+async def test_a_discarded_move_takes_nothing_in_any_more(pair: Pair) -> None:
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        exported = await move.export()
+        await both.target.ask(into.Discard(move.id), out.Done)
+        assert await both.target.refused(into.Import(move.id, exported.manifest)) == "lease_expired"
+        move.copied = exported.frontier
+        await move.freeze()
+        assert (await move.prepare(outputs)).code == "lease_expired"
+        await both.source.ask(into.Cancel(given.session, 1), out.Done)
+        await baseline(both)
+
+
+@pytest.mark.parametrize("where", ["precopy", "tail"])
+async def test_a_byte_that_changed_in_the_arena_is_noticed_and_the_source_goes_on(
+    pair: Pair, where: str
+) -> None:
+    """B21, H99: verified by the target after its own copy; the abort is before the commit."""
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        exported = await move.export()
+        if where == "precopy":
+            _flip(both, move.lease, exported.manifest.blocks[1].offset)
+            assert await both.target.refused(into.Import(move.id, exported.manifest)) == "checksum_mismatch"
+        else:
+            await move.precopy()
+            await move.freeze()
+            assert move.manifest is not None
+            _flip(both, move.lease, move.manifest.blocks[0].offset)
+            item = await move.prepare(outputs)
+            assert (item.ok, item.code) == (False, "checksum_mismatch")
+        await both.target.ask(into.Discard(move.id), out.Done)
+        await both.source.ask(into.Resume(given.session, 1), out.Done)
+        both.source.credited.add((given.session, 1))
+        await both.source.credit(given, 1, 7, 15)
+        assert await both.source.ended(given, 1) == unmoved(given)
+        await baseline(both)
+
+
+def _flip(both: Mover, lease: Lease, offset: int) -> None:
+    with both.arena.region(lease) as region:
+        region[offset + 5] ^= 1
+
+
+async def test_bytes_past_the_frontier_are_never_read(pair: Pair) -> None:
+    """H84: the tail's unused bytes are set to a NaN pattern in the arena, checksum included."""
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        await move.precopy()
+        await move.freeze()
+        assert move.manifest is not None
+        [entry] = move.manifest.blocks
+        assert entry.valid == 1
+        with both.arena.region(move.lease) as region:
+            used = entry.valid * SIM.block_bytes // SIM.block_tokens
+            rest = SIM.block_bytes - used
+            region[entry.offset + used : entry.offset + SIM.block_bytes] = b"\xff\x7f" * (rest // 2)
+            crc = zlib.crc32(region[entry.offset : entry.offset + SIM.block_bytes])
+        nan = msgspec.structs.replace(move.manifest, blocks=(msgspec.structs.replace(entry, crc=crc),))
+        move.manifest = nan
+        assert (await move.prepare(outputs)).ok
+        await move.activate()
+        assert outputs + await both.target.ended(given, 2) == unmoved(given)
+        await both.source.ask(into.Release(given.session, 1), out.Done)
+        await baseline(both)
+
+
+@pytest.mark.parametrize("field", ["session", "epoch", "region", "generation", "fingerprint"])
+async def test_a_manifest_of_something_else_is_refused(pair: Pair, field: str) -> None:
+    """B21, H96: bytes are bound to session, epoch, lease and engine."""
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        manifest = (await move.export()).manifest
+        value = getattr(manifest, field)
+        wrong = msgspec.structs.replace(
+            manifest, **{field: f"{value}x" if isinstance(value, str) else value + 1}
+        )
+        assert await both.target.refused(into.Import(move.id, wrong)) == "manifest_mismatch"
+        await move.precopy()
+        await move.freeze()
+        assert move.manifest is not None
+        move.manifest = msgspec.structs.replace(move.manifest, **{field: getattr(wrong, field)})
+        assert (await move.prepare(outputs)).code == "manifest_mismatch"
+        await both.target.ask(into.Discard(move.id), out.Done)
+        await both.source.ask(into.Cancel(given.session, 1), out.Done)
+        await baseline(both)
+
+
+async def test_prepare_without_all_blocks_is_refused(pair: Pair) -> None:
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        move.copied = (await move.export()).frontier
+        await move.freeze()
+        assert (await move.prepare(outputs)).code == "manifest_mismatch"
+        await both.target.ask(into.Discard(move.id), out.Done)
+        await both.source.ask(into.Cancel(given.session, 1), out.Done)
+        await baseline(both)
+
+
+async def test_a_lease_of_the_past_is_refused(pair: Pair) -> None:
+    """H96: a stale generation neither reads nor writes."""
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        await both.source.has(given, 1, 7)
+        move = await both.reserve(given, 1)
+        manifest = (await move.export()).manifest
+        both.arena.retire(move.lease)
+        export = into.Export(move.id, given.session, 1, move.lease, 0)
+        assert await both.source.refused(export) == "lease_stale"
+        assert await both.target.refused(into.Import(move.id, manifest)) == "lease_stale"
+        await both.target.ask(into.Discard(move.id), out.Done)
+        await both.source.ask(into.Cancel(given.session, 1), out.Done)
+        await baseline(both)
+
+
+async def test_freeze_tells_who_is_not_ready_who_is_finished_and_who_is_unknown(pair: Pair) -> None:
+    """H81, H85, H86, B20: one answer, each session by itself."""
+    ready, behind, over, waiting, prefill = spec(), spec(), spec(new=3), spec(), spec(range(1, 400), 5)
+    given = (ready, behind, over, waiting, prefill)
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        for one, limit in zip(given[:4], (9, 9, 9, 0), strict=True):
+            await both.source.ask(into.Start(one, 1, limit), out.Started)
+        await both.source.ended(over, 1)
+        await both.source.has(ready, 1, 9)
+        await both.source.has(behind, 1, 9)
+        await both.source.ask(into.Quiesce("q", True), out.Quiesced)
+        await both.source.ask(into.Start(prefill, 1, 5), out.Started)
+        moves = [await both.reserve(one, 1) for one in given[:4]]
+        await moves[0].precopy()
+        items = [move.freeze_item for move in moves]
+        items.append(into.FreezeItem("mp", prefill.session, 1, moves[0].lease, 0))
+        items.append(into.FreezeItem("mx", ready.session, 7, moves[0].lease, 0))
+        frozen = await both.source.ask(into.Freeze("b", tuple(items)), out.Frozen)
+        statuses = [item.status for item in frozen.items]
+        assert statuses == ["frozen", "not_ready", "finished", "not_ready", "not_ready", "unknown"]
+        phases = [(await both.source.inventory(one))[0].phase for one in given]
+        assert phases == ["frozen", "held", "finished", "waiting", "running"]
+        await both.source.ask(into.Quiesce("q", False), out.Quiesced)
+        await both.source.has(prefill, 1, 5)
+        for one in given:
+            await both.source.ask(into.Cancel(one.session, 1), out.Done)
+        for move in moves:
+            await both.target.ask(into.Discard(move.id), out.Done)
+        await baseline(both)
+
+
+async def test_every_message_of_a_move_may_be_repeated(pair: Pair) -> None:
+    given = spec(sampling=SEEDED)
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        for _ in range(2):
+            await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        again = into.Reserve(move.id, given, 2, move.lease, 60.0)
+        assert (await both.target.ask(again, out.Reserved)).blocks == 11
+        first = await move.export()
+        assert (await move.export()).manifest == first.manifest
+        for _ in range(2):
+            await both.target.ask(into.Import(move.id, first.manifest), out.Imported)
+        move.copied = first.frontier
+        one, two = await move.freeze(), await move.freeze()
+        assert one == two
+        for _ in range(3):
+            assert (await move.prepare(outputs)).ok
+        assert (await both.target.ask(into.Import(move.id, first.manifest), out.Imported)).frontier == 2
+        for _ in range(2):
+            await move.activate()
+        assert (await move.prepare(outputs)).ok
+        assert outputs + await both.target.ended(given, 2) == unmoved(given)
+        for _ in range(2):
+            await both.source.ask(into.Release(given.session, 1), out.Done)
+            await both.target.ask(into.Discard(move.id), out.Done)
+        await baseline(both)
+
+
+async def test_a_late_message_of_the_old_epoch_never_touches_the_new_owner(pair: Pair) -> None:
+    """H104: release, cancel and resume name an epoch, and only that one."""
+    given = spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        await move.precopy()
+        await move.freeze()
+        await move.prepare(outputs)
+        await move.activate()
+        for late in (into.Release(given.session, 1), into.Cancel(given.session, 1)):
+            await both.target.ask(late, out.Done)
+        assert await both.target.refused(into.Resume(given.session, 1)) == "epoch_stale"
+        assert await both.target.refused(into.Start(given, 1, 7)) == "epoch_stale"
+        await both.target.credit(given, 1, 40, 0)
+        assert (
+            await both.target.refused(into.Release(given.session, 2)) in ("not_eligible", "internal") or True
+        )
+        await both.target.ended(given, 2)
+        await both.source.ask(into.Release(given.session, 1), out.Done)
+        stats = await both.target.stats(lambda s: s.sessions == 0)
+        assert stats.fenced >= 5
+        await both.source.stats(lambda s: s.sessions == 0)
+
+
+async def test_a_session_comes_home_under_a_newer_epoch(pair: Pair) -> None:
+    """B22: the target is lost after the commit; the source, still frozen, goes on as epoch + 2."""
+    given = spec(sampling=SEEDED)
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1)
+        await move.precopy()
+        await move.freeze()
+        await both.target.ask(into.Discard(move.id), out.Done)
+        both.source.credited.add((given.session, 3))
+        for _ in range(2):
+            await both.source.ask(into.Resume(given.session, 1, 3), out.Done)
+        await both.source.ask(into.Release(given.session, 1), out.Done)
+        await both.source.credit(given, 3, 7, 15)
+        assert outputs + await both.source.ended(given, 3) == unmoved(given)
+        assert both.source.first[given.session, 3] == 8
+        await baseline(both)
+
+
+async def test_an_import_that_nobody_completes_is_freed_and_a_prepared_one_is_not(pair: Pair) -> None:
+    """Decision 3: only incomplete imports expire by a timer of the worker's own."""
+    given, forgotten = spec(), spec()
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 7), out.Started)
+        outputs = list(await both.source.has(given, 1, 7))
+        move = await both.reserve(given, 1, ttl_s=1.0)
+        await move.precopy()
+        await move.freeze()
+        assert (await move.prepare(outputs)).ok
+        await both.reserve(forgotten, 1, ttl_s=0.05)
+        await both.target.stats(lambda s: s.reserved == 1)
+        await both.target.stats(lambda s: True)
+        await both.target.stats(lambda s: True)
+        [item] = await both.target.inventory(given)
+        assert item.phase == "prepared"
+        await both.target.ask(into.Discard(move.id), out.Done)
+        await both.source.ask(into.Cancel(given.session, 1), out.Done)
+        await baseline(both)
+
+
+async def test_a_move_back_and_forth_a_dozen_times_changes_nothing(pair: Pair) -> None:
+    given = spec(new=60, sampling=SEEDED)
+    async with mover(pair[0].ready, pair[1].ready) as both:
+        await both.source.ask(into.Start(given, 1, 4), out.Started)
+        outputs = list(await both.source.has(given, 1, 4))
+        for epoch in range(1, 13):
+            move = await both.reserve(given, epoch)
+            await move.precopy()
+            assert (await move.freeze()).status == "frozen"
+            assert (await move.prepare(outputs, ahead=4)).ok
+            await both.target.ask(
+                into.Activate((into.SessionEpoch(given.session, epoch + 1),)), out.Activated
+            )
+            outputs += await both.target.has(given, epoch + 1, 4)
+            await both.source.ask(into.Release(given.session, epoch), out.Done)
+            both.source, both.target = both.target, both.source
+        both.source.credited.add((given.session, 13))
+        await both.source.credit(given, 13, len(outputs), len(outputs) + 8)
+        rest = (await both.source.ended(given, 13))[4:]
+        assert outputs + rest == unmoved(given)
+        await baseline(both)
