@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+import trio
 from quart import Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException
@@ -85,6 +86,8 @@ def install(app: QuartTrio) -> None:
         return _from_werkzeug(error)
 
     async def on_bug(error: Exception) -> Response:
+        # A client that left cancels its request; what its leaving provoked is not a bug.
+        await trio.lowlevel.checkpoint()
         return internal(error)
 
     app.register_error_handler(SwapdError, on_refusal)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import h11
 from hypercorn.config import Config
 from hypercorn.logging import Logger
-from hypercorn.protocol.events import Request, StreamClosed
+from hypercorn.protocol.events import Body, Data, Event, Request, StreamClosed
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol, H11WSConnection
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.protocol.ws_stream import FrameTooLargeError, WSStream
@@ -64,6 +64,19 @@ def protocol_config() -> Config:
 
 class SocketStream(WSStream):
     """A WebSocket that ends at the first frame it cannot accept."""
+
+    async def handle(self, event: Event) -> None:
+        early = isinstance(event, Body | Data) and not self.closed and not self.handshake.accepted
+        if not early:
+            return await super().handle(event)
+        # Bytes behind the upgrade that is not answered yet. The answer is 400, and the application must
+        # not accept meanwhile: it would write into a connection that is past its response.
+        self.closed = True
+        await self._send_error_response(400)
+        assert self.app_put is not None
+        await self.app_put({"type": "websocket.disconnect", "code": CloseReason.ABNORMAL_CLOSURE.value})
+        await self.send(StreamClosed(stream_id=self.stream_id))
+        return None
 
     async def _handle_events(self) -> None:
         for event in self.connection.events():

@@ -116,6 +116,8 @@ class SessionOutcome(msgspec.Struct, frozen=True):
     recomputed_tokens: int = 0
     copy_started_at: float | None = None
     copy_ended_at: float | None = None
+    detail: str | None = None
+    """Names and numbers of the reason, for people."""
 
 
 class DrainView(msgspec.Struct, frozen=True):

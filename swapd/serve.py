@@ -106,7 +106,15 @@ class Coordinator:
             else None
         )
         self.supervisor = MigrationSupervisor(
-            config, self.table, self.ledger, self.admission, self.recovery, self.links, arena, leases
+            config,
+            self.table,
+            self.ledger,
+            self.admission,
+            self.recovery,
+            self.links,
+            arena,
+            leases,
+            arena_refusal,
         )
         self.keeper = Keeper(config, self.table)
         self.service = SwapdService(

@@ -386,6 +386,8 @@ def test_a_workers_options_become_its_settings(monkeypatch: pytest.MonkeyPatch, 
 
     given: list[Any] = []
     monkeypatch.setattr(process, "run_worker", lambda settings: given.append(settings) or 3)
+    # The real one ends the process without unwinding.
+    monkeypatch.setattr(process, "leave", sys.exit)
     monkeypatch.setattr("swapd.log.configure_logging", lambda: None)
     result = invoke(
         *("worker", "--worker-id", "a", "--socket-dir", str(tmp_path), "--model", str(tmp_path / "m")),

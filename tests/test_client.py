@@ -138,7 +138,7 @@ async def test_a_broken_stream_goes_on_strictly_after_its_cursor(no_pause: None)
     async with served(
         HEAD + event(0, "created") + event(1),
         b"",
-        HEAD + event(2) + chunk(b"id: 3\nevent: token\nda"),
+        HEAD + event(2) + chunk(b'id: 3\nevent: token\ndata: {"po'),
         refused(503, Code.STOPPING),
         HEAD + chunk(b"id: 2\n\n") + event(3) + event(4, "completed") + b"0\r\n\r\n",
     ) as (script, client):

@@ -7,6 +7,7 @@ from the client: its frames are counted, ignored up to a limit, and then end the
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -43,12 +44,16 @@ class SocketRoutes:
         # `bearer.<token>` is never echoed: answers are logged by proxies.
         await websocket.accept(subprotocol=auth.SUBPROTOCOL if auth.SUBPROTOCOL in offered else None)
         code = INTERNAL
+        failed: Sequence[Exception] = ()
         try:
             code = await self._pump(who, session, after)
         # The supervision boundary of one reader: after the handshake an error can only be a close code.
         except* Exception as group:
-            for error in group.exceptions:
-                log.error("a websocket reader failed", extra={"error_type": type(error).__name__})
+            failed = group.exceptions
+        # A client that left cancels its handler; what its leaving provoked is not worth a line.
+        await trio.lowlevel.checkpoint()
+        for error in failed:
+            log.error("a websocket reader failed", extra={"error_type": type(error).__name__})
         await websocket.close(code)
 
     async def _pump(self, who: Caller, session: str, after: int | None) -> int:

@@ -61,7 +61,7 @@ def worker(settings: Path | None, **options: Any) -> None:
     Prints one JSON line when it is ready. Its settings come from --settings or from the other options.
     """
     from swapd.log import configure_logging
-    from swapd.worker.process import run_worker
+    from swapd.worker.process import leave, run_worker
     from swapd.worker.settings import load_settings
 
     given = sorted(name for name, value in options.items() if value is not None and name != "engine")
@@ -70,7 +70,7 @@ def worker(settings: Path | None, **options: Any) -> None:
         raise SwapdError(Code.INVALID_REQUEST, f"--settings goes alone, without {names}")
     read = load_settings(str(settings)) if settings is not None else _settings(options)
     configure_logging()
-    click.get_current_context().exit(run_worker(read))
+    leave(run_worker(read))
 
 
 def _settings(options: dict[str, Any]) -> WorkerSettings:

@@ -27,7 +27,10 @@ from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo, Finish
 from swapd.messages.generation import GenerationSpec
 
-PREFILL_CHUNK_TOKENS: Final = 64
+STEP_TOKENS: Final = 64
+"""Positions of one step: decoding generations have one each, prompts share the rest, the first come first."""
+PREFILL_TOKENS_MIN: Final = 16
+"""However many decode, prompts get on."""
 EOS_TOKEN_ID: Final = 0
 EOS_ONE_IN: Final = 997
 SIM_VERSION: Final = "1"
@@ -36,13 +39,25 @@ SIM_VERSION: Final = "1"
 class _Generation:
     """One generation inside the engine; `computed` positions of `tokens` have KV."""
 
-    __slots__ = ("blocks", "chain", "computed", "held", "key", "reserved", "sampling", "spec", "tokens")
+    __slots__ = (
+        "blocks",
+        "chain",
+        "computed",
+        "held",
+        "key",
+        "replay_end",
+        "reserved",
+        "sampling",
+        "spec",
+        "tokens",
+    )
 
     def __init__(self, key: str, spec: GenerationSpec, outputs: Sequence[int]) -> None:
         self.key = key
         self.spec = spec
         self.tokens = [*spec.prompt, *outputs]
         self.computed = 0
+        self.replay_end = len(self.tokens) - 1 if outputs else 0
         self.blocks: list[int] = []
         self.chain = blake2b().digest()
         self.held = False
@@ -72,6 +87,7 @@ class SimEngine:
         self._generations: dict[str, _Generation] = {}
         self._committed = 0
         self._prefill = True
+        self._arrived = False
         self._recomputed = 0
         shape = f"sim-{SIM_VERSION}:{config.block_tokens}:{config.block_bytes}:{config.vocab_size}"
         self._info = EngineInfo(
@@ -103,6 +119,8 @@ class SimEngine:
         self._writable.update(generation.blocks)
 
     def activate(self, arrivals: Sequence[Arrival]) -> None:
+        # Somebody waits for the step that they enter: no prompt makes it longer.
+        self._arrived = bool(arrivals)
         for arrival in arrivals:
             generation = self._generations[arrival.key]
             generation.reserved = False
@@ -112,17 +130,23 @@ class SimEngine:
             generation.chain = self._full_blocks_digest(generation)
 
     def runnable(self) -> bool:
-        return any(self._positions(generation) for generation in self._generations.values())
+        return any(
+            self._positions(generation, STEP_TOKENS if self._prefill else 0)
+            for generation in self._generations.values()
+        )
 
     def step(self) -> StepResult:
         if self._config.step_ms > 0:
             time.sleep(self._config.step_ms / 1000)
         tokens: list[StepToken] = []
         batch: list[tuple[str, int]] = []
+        chunk = self._prefill_tokens()
         for generation in list(self._generations.values()):
-            count = self._positions(generation)
+            count = self._positions(generation, chunk)
             if not count:
                 continue
+            if not generation.decoding:
+                chunk -= count
             self._compute(generation, count)
             batch.append((generation.key, count))
             if generation.computed == len(generation.tokens):
@@ -178,23 +202,33 @@ class SimEngine:
 
     def _admit(self, generation: _Generation, full: Code) -> None:
         need = self._blocks_for(generation.spec.budget)
-        if self._committed + need > self._config.blocks:
+        if (
+            self._committed + need > self._config.blocks
+            or len(self._generations) >= self._config.max_num_seqs
+        ):
             raise SwapdError(full, f"{need} blocks wanted, {self.free_blocks()} free")
         self._committed += need
         self._generations[generation.key] = generation
 
-    def _positions(self, generation: _Generation) -> int:
-        """How many positions the next step computes for a generation."""
+    def _positions(self, generation: _Generation, chunk: int) -> int:
+        """How many positions the next step computes for a generation, with `chunk` left for prefill."""
         if generation.held or generation.reserved:
             return 0
         if generation.decoding:
             return 1
-        missing = len(generation.tokens) - generation.computed
-        return min(missing, PREFILL_CHUNK_TOKENS) if self._prefill else 0
+        return min(len(generation.tokens) - generation.computed, chunk)
+
+    def _prefill_tokens(self) -> int:
+        """How many prompt positions this step computes."""
+        arrived, self._arrived = self._arrived, False
+        if arrived or not self._prefill:
+            return 0
+        decoding = sum(1 for one in self._generations.values() if one.decoding and self._positions(one, 0))
+        return max(STEP_TOKENS - decoding, PREFILL_TOKENS_MIN)
 
     def _compute(self, generation: _Generation, count: int) -> None:
-        if generation.outputs and not generation.decoding:
-            self._recomputed += count
+        again = min(generation.computed + count, generation.replay_end) - generation.computed
+        self._recomputed += max(again, 0)
         self._grow(generation, generation.computed + count)
         block_tokens = self._config.block_tokens
         for position in range(generation.computed, generation.computed + count):

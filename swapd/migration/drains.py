@@ -26,6 +26,9 @@ FINAL_OUTCOMES: Final[frozenset[str]] = frozenset(
 )
 """Outcomes after which a session no longer stands in the drain's way; others may be tried again."""
 
+RETRY_FIRST_S: Final = 0.25
+RETRY_MAX_S: Final = 8.0
+
 
 @dataclass
 class DrainBook:
@@ -40,6 +43,8 @@ class DrainBook:
     finished_at: float | None = None
     mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
+    _failures: dict[str, int] = field(default_factory=dict)
+    _not_before: dict[str, float] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
@@ -56,12 +61,25 @@ class DrainBook:
         self.outcomes[outcome.session] = outcome
         return True
 
-    def waiting(self, session: str, reason: str | None, phase: str) -> bool:
-        """A session that is still there, and why."""
+    def waiting(self, session: str, reason: str | None, phase: str, detail: str | None = None) -> bool:
+        """A session that is still there, and why; `detail` has sizes and names for people."""
         old = self.outcomes.get(session)
-        if old is not None and old.outcome is not None:
+        outcome = old.outcome if old is not None else None
+        if outcome not in (None, "blocked"):
             return False
-        return self.note(SessionOutcome(session=session, outcome=None, reason=reason, phase=phase))
+        return self.note(
+            SessionOutcome(session=session, outcome=outcome, reason=reason, phase=phase, detail=detail)
+        )
+
+    def put_off(self, session: str, now: float) -> None:
+        """A move came to nothing: the next try waits, twice as long each time."""
+        failures = self._failures.get(session, 0)
+        self._failures[session] = failures + 1
+        self._not_before[session] = now + min(RETRY_FIRST_S * 2.0**failures, RETRY_MAX_S)
+
+    def may_try(self, session: str, now: float) -> bool:
+        """Whether a session may be sent off (again) now."""
+        return now >= self._not_before.get(session, now)
 
     def ended(self, session: str, outcome: Outcome, reason: str | None, phase: str = "planned") -> bool:
         """A session that left the worker without being moved."""
@@ -79,8 +97,9 @@ class DrainBook:
                 if old is None or old.outcome not in FINAL_OUTCOMES:
                     reason = old.reason if old is not None and old.reason else "deadline"
                     phase = old.phase if old is not None else "planned"
+                    detail = old.detail if old is not None else None
                     self.outcomes[session] = SessionOutcome(
-                        session=session, outcome="blocked", reason=reason, phase=phase
+                        session=session, outcome="blocked", reason=reason, phase=phase, detail=detail
                     )
             return self._enter("blocked", now)
         return False

@@ -40,13 +40,13 @@ class WorkerCapacity:
 
 
 class CapacityLedger:
-    """Charges by worker and session; `set_worker` begins a new incarnation with nothing charged."""
+    """Charges by worker and session. Whoever charged takes back, also from a worker that was lost."""
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerCapacity] = {}
 
     def set_worker(self, worker: str, usable_blocks: int, max_sessions: int, block_tokens: int) -> None:
-        """Record a worker's capacity, keeping charges of sessions that it still holds."""
+        """Record a worker's capacity; what is charged stays until it is taken back."""
         old = self._workers.get(worker)
         charges = old.charges if old is not None else {}
         self._workers[worker] = WorkerCapacity(usable_blocks, max_sessions, block_tokens, charges)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from swapd.api import Outcome, SessionOutcome
 from swapd.errors import Code
@@ -37,7 +37,8 @@ class Move:
     outcome: Outcome | None = None
     reason: str | None = None
     failed_in: Phase | None = None
-    timings: dict[str, float] = field(default_factory=dict)
+    cancelled: bool = False
+    """Its drain was cancelled: it goes no further than it must (H61)."""
 
     def enter(self, event: Event) -> None:
         """Take a step of the transaction. Raises `IllegalMove`."""

@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
 import trio
 
 from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
-from swapd.messages.generation import Lease
-from swapd.migration.drains import DrainBook
-from swapd.migration.ledger import CapacityLedger, blocks_for
+from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
+from swapd.migration.ledger import CapacityLedger
+from swapd.migration.loans import Loans
 from swapd.migration.move import Move
-from swapd.migration.planner import Assignment, Candidate, Traveller, plan
+from swapd.migration.pictures import candidate, traveller
+from swapd.migration.planner import Assignment, plan
+from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.wave import Wave
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
@@ -67,15 +70,12 @@ class MigrationSupervisor:
         self._admission = admission
         self._recovery = recovery
         self._links = links
-        self._arena = arena
-        self._leases = leases
-        self._arena_refusal = arena_refusal
+        self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self._wall = wall
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
         self._done: dict[str, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
-        self._moving = 0
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the drains' tasks until cancelled."""
@@ -119,9 +119,7 @@ class MigrationSupervisor:
 
     def resume(self, record: DrainRecord) -> None:
         """Take a drain up again after a restart (decision 10, B16)."""
-        book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
-        book.state = record.state
-        book.outcomes = {outcome.session: outcome for outcome in record.sessions}
+        book = reopened(record)
         self._books[book.id] = book
         if book.worker in self._links:
             self._admission.closed[book.worker] = f"worker {book.worker} is draining"
@@ -135,26 +133,30 @@ class MigrationSupervisor:
         record = await self._store.read(lambda db: load_drain(db, drain))
         if record is None:
             raise SwapdError(Code.DRAIN_UNKNOWN)
-        return _view(record)
+        return drain_view(record)
 
     async def views(self) -> Sequence[DrainView]:
         """The latest drains, newest first."""
         records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN))
         live = {book.id: book.view() for book in self._books.values()}
-        return [live.get(record.id) or _view(record) for record in records]
+        return [live.get(record.id) or drain_view(record) for record in records]
 
     async def cancel(self, drain: str) -> DrainView:
         """Moves in flight come to a clean end, then the worker is reopened (H61). Over already: unchanged."""
         book = self._books.get(drain)
         if book is None or book.over:
             return await self.view(drain)
-        for wave in self._waves.get(drain, []):
-            wave.cancel()
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)  # a restart takes the drain up again
         done = self._done[drain]
+        for wave in self._waves[drain]:
+            wave.cancel()
         # State first: the drain's own task sees it, lets its waves end and reopens the worker.
         book.cancel(self._wall())
         self._table.notify()
         await done.wait()
+        if self._store.failed:
+            raise SwapdError(Code.STORE_FAILED)
         return book.view()
 
     # One drain -------------------------------------------------------------------------------
@@ -172,24 +174,25 @@ class MigrationSupervisor:
                 while not book.over:
                     left = {session.id for session in self._left(book)} | self._travelling(book)
                     seen |= left
+                    left |= self._undecided(seen)
                     self._note_departed(book, seen - left)
+                    # First, so that a deadline that has passed already finds out what is in the way.
+                    self._send_off(book, self._left(book), nursery)
                     if book.evaluate(left, self._wall()):
                         await self._save(book)
                         continue
-                    self._send_off(book, self._left(book), nursery)
                     await self._table.wait_activity(EVALUATE_EVERY_S)
             if book.state == "cancelled":
                 for session in self._left(book):
                     book.ended(session.id, "cancelled", Code.DRAIN_CANCELLED)
             await self._save(book)
+            self._reopen(book.worker)
         except* SwapdError as group:
             # The store failed: nothing more can be decided here; a restart resumes the drain (H160).
             log.error("drain stopped", extra={"drain": book.id, "code": _code(group)})
         finally:
             self._waves.pop(book.id, None)
             self._done.pop(book.id).set()
-        if book.over:
-            self._reopen(book.worker)
         self._forget_old()
 
     def _left(self, book: DrainBook) -> list[LiveSession]:
@@ -200,11 +203,16 @@ class MigrationSupervisor:
         """Sessions of waves that have not been settled yet."""
         return {move.session.id for wave in self._waves.get(book.id, []) for move in wave.moves}
 
+    def _undecided(self, seen: set[str]) -> set[str]:
+        """Sessions that left with an owner that is gone: what became of them is not known yet (H64)."""
+        sessions = (self._table.get(name) for name in seen)
+        return {s.id for s in sessions if s is not None and self._recovery.undecided(s)}
+
     def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
         """Sessions that ended where they were, or were rebuilt elsewhere (H59, A21)."""
         for name in gone:
             old = book.outcomes.get(name)
-            if old is not None and old.outcome is not None and old.outcome != "aborted_source_resumed":
+            if old is not None and old.outcome in FINAL_OUTCOMES:
                 continue
             session = self._table.get(name)
             state = session.record.state if session is not None else "completed"
@@ -216,13 +224,17 @@ class MigrationSupervisor:
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
             else:
-                book.ended(name, "completed_replay", Code.SOURCE_LOST)
+                book.ended(name, "completed_replay", Code.SOURCE_LOST if book.mode == "native" else None)
 
     def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
         """Plan what can leave now and let it go."""
-        source = self._links[book.worker]
-        here = [session for session in left if session.move is None and not session.recovering]
-        if not here or source.owner is None:
+        source = self._links.get(book.worker)
+        # H143: after a restart nothing moves before every session's owner is known.
+        if source is None or source.owner is None or not self._recovery.reconciled:
+            return
+        now = self._wall()
+        here = [s for s in left if s.move is None and not s.recovering and book.may_try(s.id, now)]
+        if not here:
             return
         if book.mode != "native":
             for session in here:
@@ -230,11 +242,10 @@ class MigrationSupervisor:
                 if reason is not None:
                     book.waiting(session.id, str(reason), "planned")
             return
-        travellers = [self._traveller(session) for session in here]
         assignments, refusals = plan(
-            self._candidate(source),
-            [self._candidate(link) for link in self._links.values()],
-            travellers,
+            candidate(source, self._ledger, self._admission),
+            [candidate(link, self._ledger, self._admission) for link in self._links.values()],
+            [traveller(session) for session in here],
             migration_enabled=self._config.migration_enabled,
             certified=self._config.self_certify,
         )
@@ -242,51 +253,26 @@ class MigrationSupervisor:
             book.waiting(refusal.session, str(refusal.code), "planned")
         by_target: dict[str, list[Move]] = {}
         for assignment in assignments:
-            move = self._begin(book, source, assignment)
-            if isinstance(move, Move):
-                by_target.setdefault(assignment.target, []).append(move)
-            else:
-                book.waiting(assignment.session, str(move), "planned")
+            try:
+                move = self._begin(book, source, assignment)
+            except SwapdError as error:
+                if book.waiting(assignment.session, str(error.code), "planned", error.detail or None):
+                    log.warning("move refused", extra={"session": assignment.session, "code": error.code})
+                continue
+            by_target.setdefault(assignment.target, []).append(move)
         for target, moves in by_target.items():
-            wave = Wave(
-                self._config,
-                self._table,
-                source,
-                self._links[target],
-                f"bat_{secrets.token_hex(6)}",
-                moves,
-            )
+            batch = f"bat_{secrets.token_hex(6)}"
+            wave = Wave(self._config, self._table, source, self._links[target], batch, moves)
             self._waves[book.id].append(wave)
             nursery.start_soon(self._carry, book, wave)
 
-    def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move | Code:
-        """Charge the target and lend a region; the reason when that cannot be."""
+    def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move:
+        """Borrow what a move needs. Raises why that cannot be."""
         session = self._table.get(assignment.session)
-        target = self._links[assignment.target]
-        source_owner, target_owner = source.owner, target.owner
+        source_owner, target_owner = source.owner, self._links[assignment.target].owner
         if session is None or source_owner is None or target_owner is None or source.ready is None:
-            return Code.NO_TARGET
-        ceiling = self._config.max_concurrent_migrations
-        if ceiling is not None and self._moving >= ceiling:
-            return Code.ARENA_EXHAUSTED
-        if self._leases is None or self._arena is None:
-            return Code.ARENA_UNAVAILABLE
-        info = source.ready.info
-        budget = session.record.spec().budget
-        size = blocks_for(budget, info.block_tokens) * info.block_bytes
-        if not self._leases.fits(size):
-            log.error(
-                "arena too small for a session",
-                extra={"needed_bytes": size, "arena_bytes": self._leases.capacity_bytes},
-            )
-            return Code.ARENA_TOO_SMALL
-        lease = self._leases.grant(size)
-        if lease is None:
-            return Code.ARENA_EXHAUSTED
-        if not self._ledger.charge(target.name, session.id, budget):
-            self._leases.release(lease)
-            return Code.TARGET_FULL
-        self._arena.publish(lease)
+            raise SwapdError(Code.NO_TARGET)
+        lease = self.loans.lend(session, assignment.target, source.ready.info)
         move = Move(
             id=f"mov_{secrets.token_hex(8)}",
             session=session,
@@ -297,83 +283,53 @@ class MigrationSupervisor:
             lease=lease,
         )
         session.move = move.id
-        self._moving += 1
         return move
 
     async def _carry(self, book: DrainBook, wave: Wave) -> None:
         """One wave from its durable plan to its records; nothing of it stays behind."""
         try:
             now = self._wall()
-            records = [_record(move, now) for move in wave.moves]
+            records = [planned(move, now) for move in wave.moves]
             await self._store.commit(lambda db: _plan_all(db, records))
             await wave.run()
         finally:
-            with trio.CancelScope(shield=True):  # bounded: the store, and memory to overwrite
+            with trio.CancelScope(shield=True):  # bounded: memory to overwrite
                 await self._settle(book, wave)
 
     async def _settle(self, book: DrainBook, wave: Wave) -> None:
-        ended = self._wall()
         for move in wave.moves:
             session = move.session
             session.move = None
-            self._moving -= 1
-            outcome = move.outcome or "aborted_source_resumed"
-            self._free_charges(move)
-            result = move.result()
-            book.note(result)
-            if not self._store.failed:
-                self._store.post(
-                    lambda db, m=move.id, o=outcome, r=result: finish_move(db, m, o, r.reason, r, ended),  # type: ignore[misc]  # mypy cannot infer lambda defaults
-                    lambda _: None,
-                )
-            if not session.ended:
+            self.loans.settle(move)
+            self._note(book, move)
+            if session.ended:
+                continue
+            if move.outcome == "failed":
+                # After the commit the target may be there and yet not have it: its link says nothing of that.
+                self._recovery.disown(session)
+            else:
                 self._recovery.look_at(session)
-        await self._give_back([move.lease for move in wave.moves])
+        await self.loans.give_back([move.lease for move in wave.moves])
         waves = self._waves.get(book.id)
         if waves is not None and wave in waves:
             waves.remove(wave)
         self._table.notify()
 
-    async def _give_back(self, leases: list[Lease]) -> None:
-        """Fence, overwrite off this thread, lend again (H97)."""
-        arena, book = self._arena, self._leases
-        assert arena is not None
-        assert book is not None
-        for lease in leases:
-            arena.retire(lease)
-            await trio.to_thread.run_sync(arena.wipe, lease)
-            book.release(lease)
-
-    def _free_charges(self, move: Move) -> None:
-        """Keep the charge where the session lives, drop the other; none for a session that ended."""
-        session = move.session
-        owner = session.record.owner
-        for worker in (move.source.worker, move.target.worker):
-            if session.ended or owner is None or owner.worker != worker:
-                self._ledger.free(worker, session.id)
-
-    # Pictures for the planner ----------------------------------------------------------------
-
-    def _candidate(self, link: WorkerLink) -> Candidate:
-        capacity = self._ledger.worker(link.name)
-        ready = link.ready
-        return Candidate(
-            worker=link.name,
-            alive=link.state == "ready" and ready is not None,
-            admitting=self._admission.admitting(link.name),
-            fingerprint=ready.info.fingerprint if ready is not None else "",
-            block_tokens=ready.info.block_tokens if ready is not None else 1,
-            free_blocks=capacity.usable_blocks - capacity.committed if capacity is not None else 0,
-            free_slots=capacity.max_sessions - len(capacity.charges) if capacity is not None else 0,
-        )
-
-    def _traveller(self, session: LiveSession) -> Traveller:
-        return Traveller(
-            session=session.id,
-            budget_tokens=session.record.spec().budget,
-            finished=session.over,
-            eligible=session.durable >= 1,
-            moving=session.move is not None,
+    def _note(self, book: DrainBook, move: Move) -> None:
+        """Enter the outcome in the drain's book and in the move's row."""
+        result = move.result()
+        if move.outcome == "failed" and not move.session.ended:
+            # Whether the session is rebuilt or ends is recovery's to decide; it is noted when that is known.
+            result = msgspec.structs.replace(result, outcome=None)
+        book.note(result)
+        if move.outcome in ("aborted_source_resumed", "rehomed_source"):
+            book.put_off(move.session.id, self._wall())
+        outcome = move.outcome
+        if outcome is None or self._store.failed:
+            return  # The row stays open: the next start resolves it by what is durable (H146, H147).
+        at = self._wall()
+        self._store.post(
+            lambda db: finish_move(db, move.id, outcome, result.reason, result, at), lambda _: None
         )
 
     # Records ---------------------------------------------------------------------------------
@@ -384,17 +340,10 @@ class MigrationSupervisor:
             self._table.notify()
 
     async def _save(self, book: DrainBook) -> None:
-        record = DrainRecord(
-            id=book.id,
-            worker=book.worker,
-            state=book.state,
-            origin=book.origin,
-            deadline_s=book.deadline_s,
-            created_at=book.created_at,
-            finished_at=book.finished_at,
-            sessions=tuple(book.outcomes.values()),
-        )
-        await self._store.commit(lambda db: save_drain(db, record))
+        record = drain_record(book)
+        # Shielded, one disk write long: a drain that is in the store must be here, too.
+        with trio.CancelScope(shield=True):
+            await self._store.commit(lambda db: save_drain(db, record))
         self.on_drain(book.view())
 
     def _forget_old(self) -> None:
@@ -402,37 +351,6 @@ class MigrationSupervisor:
         over = [book.id for book in self._books.values() if book.over]
         for name in over[:-DRAINS_SHOWN]:
             del self._books[name]
-
-
-def _record(move: Move, now: float) -> MoveRecord:
-    return MoveRecord(
-        id=move.id,
-        session=move.session.id,
-        drain=move.drain,
-        source=move.source,
-        target=move.target,
-        epoch=move.epoch,
-        phase=str(move.phase),
-        state="planned",
-        outcome=None,
-        reason=None,
-        stats=None,
-        created_at=now,
-        finished_at=None,
-    )
-
-
-def _view(record: DrainRecord) -> DrainView:
-    return DrainView(
-        id=record.id,
-        worker=record.worker,
-        state=record.state,
-        origin=record.origin,
-        created_at=record.created_at,
-        deadline_s=record.deadline_s,
-        finished_at=record.finished_at,
-        sessions=record.sessions,
-    )
 
 
 def _code(group: BaseExceptionGroup[SwapdError]) -> str:

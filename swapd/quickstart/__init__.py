@@ -55,7 +55,10 @@ def run_quickstart(*, once: bool, port: int, folder: Path | None, json_path: Pat
         write_config(state, model=model, port=chosen, cores=usable_cores())
         report(f"state is in {state.folder}, the service's log in {state.log_path}")
         child = ServeProcess.start(state.config_path, state.log_path)
-        return trio.run(partial(_main, state, child, chosen, once=once, json_path=json_path))
+        status = trio.run(partial(_main, state, child, chosen, once=once, json_path=json_path))
+        if status in (0, EXIT_INTERRUPTED):
+            state.clear_sockets()
+        return status
     finally:
         lock.release()
 

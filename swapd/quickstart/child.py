@@ -9,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from swapd.config import Config
 from swapd.config_file import read_config
 from swapd.errors import Code, SwapdError
 from swapd.worker import spawn
@@ -21,20 +23,21 @@ from swapd.worker import spawn
 STOP_WAIT_S: Final = 30.0
 PR_SET_PDEATHSIG: Final = 1
 LOG_TAIL_LINES: Final = 3
+SERVE_COMMAND: Final = (sys.executable, "-m", "swapd", "serve")
 
 
 class ServeProcess:
     """One running `swapd serve` whose output goes to a log file."""
 
-    def __init__(self, process: subprocess.Popen[bytes], config_path: Path, log_path: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], config: Config, log_path: Path) -> None:
         self._process = process
-        self._config_path = config_path
+        self._config = config
         self._log_path = log_path
 
     @classmethod
-    def start(cls, config_path: Path, log_path: Path) -> ServeProcess:
+    def start(cls, config_path: Path, log_path: Path, command: Sequence[str] = SERVE_COMMAND) -> ServeProcess:
         """Start it from the main thread: it is told to stop when that thread dies, by SIGKILL too."""
-        command = [sys.executable, "-m", "swapd", "serve", "--config", str(config_path)]
+        config = read_config(config_path)
         libc = ctypes.CDLL(None)
 
         def stop_with_parent() -> None:
@@ -43,7 +46,7 @@ class ServeProcess:
         fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             process = subprocess.Popen(
-                command,
+                [*command, "--config", str(config_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=fd,
                 stderr=fd,
@@ -53,7 +56,7 @@ class ServeProcess:
             )
         finally:
             os.close(fd)
-        return cls(process, config_path, log_path)
+        return cls(process, config, log_path)
 
     @property
     def running(self) -> bool:
@@ -102,10 +105,9 @@ class ServeProcess:
 
     async def _stop_workers(self) -> None:
         """Workers that hold sessions outlive a coordinator on purpose (H230); here nobody comes back."""
-        config = read_config(self._config_path)
         async with trio.open_nursery() as nursery:
-            for entry in config.workers:
-                left = spawn.find(config, entry)
+            for entry in self._config.workers:
+                left = spawn.find(self._config, entry)
                 if left is not None:
                     nursery.start_soon(left.stop)
 

@@ -38,6 +38,13 @@ class State(NamedTuple):
     def log_path(self) -> Path:
         return self.folder / "serve.log"
 
+    def clear_sockets(self) -> None:
+        """Remove the socket folder with what ended workers left in it; their logs are worth keeping only
+        after a failure."""
+        for left in self.socket_dir.iterdir():
+            left.unlink()
+        self.socket_dir.rmdir()
+
 
 def default_folder() -> Path:
     """`$XDG_STATE_HOME/swapd/quickstart`, by default under `~/.local/state`."""
@@ -105,6 +112,8 @@ port = {port}
 arena_bytes = {ARENA_BYTES}
 # There is no certificate yet: equal fingerprints are taken as enough.
 self_certify = true
+# Nobody comes back for a worker of this service.
+stop_workers = "always"
 
 [[workers]]
 worker_id = "a"

@@ -78,6 +78,8 @@ class Admission:
             raise SwapdError(Code.NO_ADMITTING_WORKER, reasons)
         for link in sorted(open_links, key=self._load):
             owner = link.owner
+            if not self.admitting(link.name):
+                continue  # closed while another worker was asked (H51)
             if owner is None or not self._ledger.charge(link.name, record.id, tokens):
                 continue
             try:

@@ -52,24 +52,27 @@ class Keeper:
         task_status.started()
         next_expiry = trio.current_time()
         while True:
-            for session in self._table:
-                due = verdict(
-                    session,
-                    wall=self._wall(),
-                    now=trio.current_time(),
-                    grace_s=self._limits.disconnect_grace_s,
-                )
-                if due is not None:
-                    await self._table.finish(session, due[0], due[1])
-            if trio.current_time() >= next_expiry and not self._table.store.failed:
-                next_expiry = trio.current_time() + self._sweep_s
-                await self._expire()
+            try:
+                await self._end_due()
+                if trio.current_time() >= next_expiry:
+                    next_expiry = trio.current_time() + self._sweep_s
+                    await self._expire()
+            except SwapdError as error:
+                # The store failed: what is due ends after the restart, the service stays up to say so (H160).
+                log.error("sweep stopped", extra={"code": error.code})
+                await self._table.store.wait_failed()
+                return
             await trio.sleep(TICK_S)
+
+    async def _end_due(self) -> None:
+        for session in self._table:
+            due = verdict(
+                session, wall=self._wall(), now=trio.current_time(), grace_s=self._limits.disconnect_grace_s
+            )
+            if due is not None:
+                await self._table.finish(session, due[0], due[1])
 
     async def _expire(self) -> None:
         before = self._wall() - self._limits.retention_s
-        try:
-            while await self._table.store.commit(lambda db: delete_expired(db, before, EXPIRE_AT_ONCE)):
-                self._table.forget_before(before)
-        except SwapdError as error:
-            log.error("expiry stopped", extra={"code": error.code})
+        while await self._table.store.commit(lambda db: delete_expired(db, before, EXPIRE_AT_ONCE)):
+            self._table.forget_before(before)

@@ -1,15 +1,9 @@
 """Sessions whose owner is gone, and all sessions after a restart: who owns them now (H142-H158).
 
 At start every worker either attaches with an inventory or is found absent; only then is anything decided,
-because a session may be frozen at one worker and prepared at another. What the store says is true:
-
-    worker has it, store agrees         → it goes on; unaccepted tokens are sent again
-    frozen, no commit                   → resumed under its epoch
-    prepared, committed                 → activated
-    old epoch, new owner is there       → released
-    old epoch, new owner gone, no token → re-homed (B22)
-    store does not know it              → dropped
-    store knows it, no worker has it    → replayed if its client permits that, else ended
+because a session may be frozen at one worker and prepared at another. What the store says is true: each thing
+that a worker holds is judged by it (`inventory`), and a session that no worker has is replayed if its client
+permits that, else ended.
 
 Replay is never called recovery of KV: every position that it computes is counted (H73).
 """
@@ -18,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -28,22 +22,13 @@ from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Inventory, InventoryItem, Started
 from swapd.messages.generation import Owner
-from swapd.messages.to_worker import (
-    Activate,
-    Cancel,
-    Discard,
-    Release,
-    Resend,
-    Resume,
-    SessionEpoch,
-    Start,
-    ToWorker,
-)
+from swapd.messages.to_worker import Cancel, Resend, Start
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
+from swapd.sessions.inventory import judge
 from swapd.sessions.live import LiveSession
 from swapd.sessions.table import SessionTable
-from swapd.store.ledger import MoveCommit, assign_owner, commit_move
+from swapd.store.ledger import assign_owner
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.sessions.recovery")
@@ -75,6 +60,7 @@ class Recovery:
         self._links = links
         self._wall = wall
         self._introduced: set[str] = set()
+        self._examining: set[str] = set()
         self._all_introduced = trio.Event()
         self._reconciled = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -93,7 +79,7 @@ class Recovery:
                 with trio.move_on_after(INTRODUCTION_S):
                     await self._all_introduced.wait()
                 self._all_introduced.set()
-                while any(self._unresolved(session) for session in self._table):
+                while self._examining or any(self.undecided(session) for session in self._table):
                     for session in self._table:
                         self.look_at(session)
                     await self._table.wait_activity(LOOK_AGAIN_S)
@@ -119,11 +105,9 @@ class Recovery:
         """Begin to decide about a session if its owner is gone and nobody else is at it."""
         if not self._unresolved(session) or session.recovering or session.move is not None:
             return
-        if self._nursery is None or not self._all_introduced.is_set():
-            return
-        session.recovering = True
-        session.wake()
-        self._nursery.start_soon(self._decide, session)
+        if self._nursery is None or not self._all_introduced.is_set() or self._examining:
+            return  # Its source may be about to say that it has it frozen; `attached` looks again.
+        self._begin(session)
 
     def send_to_another(self, session: LiveSession, *, cold: bool) -> Code | None:
         """Rebuild a running session on another worker from its transcript, because an operator wants that.
@@ -142,18 +126,38 @@ class Recovery:
 
     async def _send(self, session: LiveSession, cold: bool) -> None:
         old, epoch = session.record.owner, session.record.epoch
+        link = self._choose(session)
         try:
-            link = self._choose(session)
             if link is not None:
                 await self._start_again(session, link, cold=cold, leaving=(old, epoch))
                 self._count("replayed")
         except SwapdError as error:
+            assert link is not None
+            self._ledger.free(link.name, session.id)
             log.warning("replay refused", extra={"session": session.id, "code": error.code})
+            if session.record.epoch != epoch:
+                await self._decide(session)  # it left its old owner, and the new one did not take it
         finally:
             session.recovering = False
             session.wake()
             self._table.notify()
             self.look_at(session)
+
+    def disown(self, session: LiveSession) -> None:
+        """Decide about a session whose owner does not have it, connected or not."""
+        if session.over or session.recovering or self._nursery is None or self._store.failed:
+            return
+        self._begin(session)
+
+    def undecided(self, session: LiveSession) -> bool:
+        """Whether its owner is gone and it is not known yet what becomes of it."""
+        return session.recovering or self._unresolved(session)
+
+    def _begin(self, session: LiveSession) -> None:
+        assert self._nursery is not None
+        session.recovering = True
+        session.wake()
+        self._nursery.start_soon(self._decide, session)
 
     def _unresolved(self, session: LiveSession) -> bool:
         owner = session.record.owner
@@ -172,7 +176,7 @@ class Recovery:
             if permitted and await self._replay(session):
                 self._count("replayed")
                 return
-            if not session.ended:
+            if not session.over:
                 await self._table.finish(session, "failed", Code.RECOVERY_UNAVAILABLE)
                 self._count("failed")
         except SwapdError as error:
@@ -183,31 +187,28 @@ class Recovery:
             self._table.notify()
 
     async def _replay(self, session: LiveSession) -> bool:
+        """Start it on whichever worker takes it, in good time. False: nobody did, or it ended meanwhile."""
         old = session.record.owner
         if old is not None:
             self._ledger.free(old.worker, session.id)
-        waited_since = trio.current_time()
+        since = trio.current_time()
         while not session.over:
+            starting = any(other.state == "starting" for other in self._links.values())
+            timers = self._config.timers
+            if trio.current_time() - since > (timers.worker_start_s if starting else timers.decide_s):
+                return False  # H71, A16
             link = self._choose(session)
-            if link is None:
-                starting = any(other.state == "starting" for other in self._links.values())
-                patience_s = self._config.timers.decide_s
-                if starting:
-                    patience_s = self._config.timers.worker_start_s
-                if trio.current_time() - waited_since > patience_s:
-                    return False
-                await self._table.wait_activity(LOOK_AGAIN_S)
-                continue
-            try:
-                await self._start_again(session, link)
-                return True
-            except SwapdError as error:
-                self._ledger.free(link.name, session.id)
-                if error.code is Code.STORE_FAILED:
-                    raise
-                log.warning("replay refused", extra={"session": session.id, "code": error.code})
-                await self._table.wait_activity(LOOK_AGAIN_S)
-        return True
+            if link is not None:
+                try:
+                    await self._start_again(session, link)
+                    return True
+                except SwapdError as error:
+                    self._ledger.free(link.name, session.id)
+                    if error.code is Code.STORE_FAILED:
+                        raise
+                    log.warning("replay refused", extra={"session": session.id, "code": error.code})
+            await self._table.wait_activity(LOOK_AGAIN_S)
+        return False
 
     def _choose(self, session: LiveSession) -> WorkerLink | None:
         tokens = session.record.spec().budget
@@ -245,8 +246,15 @@ class Recovery:
         spec = session.record.spec()
         if cold:
             spec = msgspec.structs.replace(spec, salt=f"{spec.salt}.{epoch}")
+        if session.over:
+            # Its end may have been told to the owner before this one.
+            raise SwapdError(Code.ALREADY_FINISHED)
         start = Start(spec, epoch, self._table.limit(session), outputs)
-        await link.request(start, Started, self._config.timers.decide_s)
+        try:
+            await link.request(start, Started, self._config.timers.decide_s)
+        except BaseException:
+            link.tell(Cancel(session.id, epoch))  # whether it started is unknown
+            raise
         if outputs:
             self.replayed_tokens += len(session.record.prompt) + len(outputs) - 1
         self._table.regrant(session)
@@ -255,82 +263,63 @@ class Recovery:
 
     async def attached(self, link: WorkerLink, inventory: Inventory) -> None:
         """Bring a worker's sessions in line with the store. Runs once a connection."""
-        self.introduced(link.name)
-        with trio.move_on_after(INTRODUCTION_S):
-            await self._all_introduced.wait()
         owner = link.owner
         if owner is None:
             return
-        kept: set[str] = set()
-        for item in inventory.items:
-            for command in await self._verdict(link, owner, item, kept):
-                link.tell(command)
-        for session in self._table.owned_by(link.name):
+        # What it owned when it said what it has; from here on it may be given more.
+        expected = [s for s in self._table.owned_by(link.name) if s.record.owner == owner]
+        self._examining.add(link.name)
+        try:
+            self.introduced(link.name)
+            with trio.move_on_after(INTRODUCTION_S):
+                await self._all_introduced.wait()
+            kept: set[str] = set()
+            for item in inventory.items:
+                await self._examine(link, owner, item, kept)
+        finally:
+            self._examining.discard(link.name)
+            self._table.notify()
+        for session in expected:
             if session.record.owner == owner and session.id not in kept and session.move is None:
                 # The worker is the owner and does not have it: as good as lost.
-                self._disown(session)
-        self._table.notify()
+                self.disown(session)
+        for session in self._table:
+            self.look_at(session)
 
-    async def _verdict(
-        self, link: WorkerLink, owner: Owner, item: InventoryItem, kept: set[str]
-    ) -> Iterable[ToWorker]:
+    async def _examine(self, link: WorkerLink, owner: Owner, item: InventoryItem, kept: set[str]) -> None:
+        """Tell the worker what becomes of one thing that it holds."""
         session = self._table.get(item.session)
-        known = session is not None and not session.ended
-        if session is None or not known:
-            self._count("discarded")
-            return [Discard(item.move) if item.move is not None else Cancel(item.session, item.epoch)]
-        record = session.record
-        if record.owner == owner and record.epoch == item.epoch and item.position >= session.durable:
+        record = session.record if session is not None else None
+        durable = session.durable if session is not None else 0
+        there = session is not None and not self._unresolved(session)
+        verdict = judge(item, record, durable, owner, owner_is_there=there)
+        if (
+            verdict.found == "homeless"
+            and session is not None
+            and await self._come_home(session, owner, item)
+        ):
+            verdict = judge(item, session.record, session.durable, owner, owner_is_there=False)
+        self._count(verdict.found if verdict.found != "homeless" else "released")
+        for command in verdict.commands:
+            link.tell(command)
+        if verdict.keeps and session is not None:
             kept.add(session.id)
-            self._ledger.restore(link.name, session.id, record.spec().budget)
-            first: list[ToWorker] = []
-            if item.phase == "prepared":
-                first = [Activate((SessionEpoch(session.id, item.epoch),))]
-                self._count("committed_forward")
-            elif item.phase == "frozen":
-                first = [Resume(session.id, item.epoch)]
-                self._count("aborted")
-            else:
-                self._count("resumed")
-            resend = Resend(session.id, item.epoch, session.durable, self._table.limit(session))
-            return [*first, resend]
-        if item.phase in ("reserved", "prepared"):
-            return [Discard(item.move)] if item.move is not None else []
-        if item.phase == "frozen" and self._unresolved(session) and item.position == session.durable:
-            rehomed = await self._rehome(session, owner, item)
-            if rehomed:
-                kept.add(session.id)
-                self._ledger.restore(link.name, session.id, record.spec().budget)
-                self._count("rehomed")
-                epoch = session.record.epoch
-                return [
-                    Resume(session.id, item.epoch, epoch),
-                    Resend(session.id, epoch, session.durable, self._table.limit(session)),
-                ]
-        return [Release(session.id, item.epoch), Cancel(session.id, item.epoch)]
+            self._ledger.restore(link.name, session.id, session.record.spec().budget)
+            limit = self._table.limit(session)
+            link.tell(Resend(session.id, session.record.epoch, session.durable, limit))
 
-    async def _rehome(self, session: LiveSession, owner: Owner, item: InventoryItem) -> bool:
-        record = session.record
-        if record.owner is None or record.epoch != item.epoch + 1:
+    async def _come_home(self, session: LiveSession, owner: Owner, item: InventoryItem) -> bool:
+        """A new transfer of ownership back to the pinned source, if no token came from the target (B22)."""
+        expected, position = session.record.epoch, item.position
+        if session.recovering:
             return False
-        back = MoveCommit(
-            f"{session.id}.back.{record.epoch}",
-            session.id,
-            record.owner,
-            record.epoch,
-            item.position,
-            owner,
-            self._wall(),
-        )
-        if await self._store.commit(lambda db: commit_move(db, back)) != "committed":
-            return False
-        self._table.change(session, owner=owner, epoch=record.epoch + 1)
-        return True
-
-    def _disown(self, session: LiveSession) -> None:
-        assert self._nursery is not None, "recovery runs before links do"
-        session.recovering = True
-        self._nursery.start_soon(self._decide, session)
+        with trio.CancelScope(shield=True):  # one disk write
+            epoch = await self._store.commit(
+                lambda db: assign_owner(db, session.id, expected, owner, position)
+            )
+            if epoch is not None:
+                self._table.change(session, owner=owner, epoch=epoch)
+        return epoch is not None
 
     def _count(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1

@@ -134,6 +134,9 @@ class SessionTable:
             if not link.is_owner(session.record.owner) or run.epoch != session.record.epoch:
                 self.fenced += 1
                 continue
+            if run.first_pos > len(session.received) + 1:
+                self.fenced += 1
+                continue
             append = session.take(run, self._wall)
             if append is not None:
                 self._post(session, append, link)
@@ -207,7 +210,9 @@ class SessionTable:
         terminal = Terminal("failed" if state == "failed" else "cancelled", None, code, self._wall())
         if session.ending is None:
             session.ending = terminal
-        record = await self.store.commit(lambda db: finish_session(db, session.id, terminal))
+        # Shielded, one disk write long: whoever asked may go, the end that is in the store must be here, too.
+        with trio.CancelScope(shield=True):
+            record = await self.store.commit(lambda db: finish_session(db, session.id, terminal))
         if not session.ended:
             assert record.state in ("completed", "failed", "cancelled")
             assert record.finished_at is not None

@@ -35,11 +35,10 @@ _STORAGE_ERRORS: Final = frozenset(
 
 
 def create_file(path: Path) -> None:
-    """Make the file and its folder if they are not there, readable by nobody else.
+    """Make the file if it is not there, readable by nobody else.
 
     SQLite gives the log and the index the mode of the database.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)

@@ -119,31 +119,31 @@ def load_tokens(db: sqlite3.Connection, session: str, after: int = 0, limit: int
 def commit_move(
     db: sqlite3.Connection, commit: MoveCommit
 ) -> Literal["committed", "finished", "stale", "position"]:
-    """Hand a session over, once. A repeat of a committed move answers `committed` and changes nothing.
+    """Hand a session over, once. A repeat of what was committed answers `committed` and changes nothing.
+
+    A move without a row of its own is a re-home: back to the source, because the target was lost before a
+    token of its own was accepted (B22). A move with a row must be the one that was planned.
 
     finished: the session has ended, or is gone. stale: the source is not its owner any more, or the move
-    was not planned like this, or was ended without a commit. position: the source's frozen frontier is not
+    was planned otherwise, or was ended without a commit. position: the source's frozen frontier is not
     what was accepted. Only `committed` changes anything.
     """
     move = db.execute(
-        "SELECT is_committed, state FROM moves WHERE id = ? AND session = ? AND epoch = ?"
-        " AND source_worker = ? AND source_incarnation = ? AND target_worker = ? AND target_incarnation = ?",
-        (
-            commit.move,
-            commit.session,
-            commit.epoch,
-            commit.source.worker,
-            commit.source.incarnation,
-            commit.target.worker,
-            commit.target.incarnation,
-        ),
+        "SELECT is_committed, state, session, epoch, source_worker, source_incarnation, target_worker,"
+        " target_incarnation FROM moves WHERE id = ?",
+        (commit.move,),
     ).fetchone()
+    if move is not None and move[2:] != _plan_of(commit):
+        return "stale"
     if move is not None and move[0]:
         return "committed"
     head = _head(db, commit.session)
     if head is None or head.finished_at is not None:
         return "finished"
-    if move is None or move[1] != "planned" or not head.owned_by(commit.source, commit.epoch):
+    if move is None and head.owned_by(commit.target, commit.epoch + 1):
+        # Only one transfer can lead from an epoch to the next: it was this one.
+        return "committed"
+    if (move is not None and move[1] != "planned") or not head.owned_by(commit.source, commit.epoch):
         return "stale"
     if head.accepted != commit.position:
         return "position"
@@ -155,16 +155,27 @@ def commit_move(
     return "committed"
 
 
-def assign_owner(db: sqlite3.Connection, session: str, expected_epoch: int, owner: Owner) -> int | None:
+def assign_owner(
+    db: sqlite3.Connection, session: str, expected_epoch: int, owner: Owner, position: int | None = None
+) -> int | None:
     """Give a session to `owner` under a new epoch, without a move: first dispatch, replay, re-home.
 
-    Returns the new epoch; None if the session ended, is gone, or its epoch is not `expected_epoch`.
+    Returns the new epoch; None if the session ended, is gone, its epoch is not `expected_epoch`, or what was
+    accepted is not `position` where one is given: a re-home is void once a token came from the target (B22).
     """
     head = _head(db, session)
     if head is None or head.finished_at is not None or head.epoch != expected_epoch:
         return None
+    if position is not None and head.accepted != position:
+        return None
     _set_owner(db, head.key, owner, expected_epoch + 1)
     return expected_epoch + 1
+
+
+def _plan_of(commit: MoveCommit) -> tuple[str | int, ...]:
+    source, target = commit.source, commit.target
+    owners = (source.worker, source.incarnation, target.worker, target.incarnation)
+    return (commit.session, commit.epoch, *owners)
 
 
 def _head(db: sqlite3.Connection, session: str) -> _Head | None:

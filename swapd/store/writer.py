@@ -273,12 +273,9 @@ class Store:
         except Exception as error:  # the operation's own; it goes back to whoever posted it
             if is_storage_error(error):
                 raise
-            if not self._connection.in_transaction:
-                raise _lost_transaction() from error
+            # Fails, and the store with it, if the operation has ended the transaction of its group.
             self._connection.execute("ROLLBACK TO op")
             result = error
-        if not self._connection.in_transaction:
-            raise _lost_transaction()
         self._connection.execute("RELEASE op")
         return result
 
@@ -325,7 +322,3 @@ class Store:
         if self._failure is not None:
             return SwapdError(Code.STORE_FAILED, self._failure)
         return SwapdError(Code.STOPPING)
-
-
-def _lost_transaction() -> sqlite3.Error:
-    return sqlite3.ProgrammingError("an operation ended the transaction of its group")

@@ -11,6 +11,7 @@ attaches, and gets at bytes only through a lease that is in force. The end of a 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -158,7 +159,7 @@ class Arena:
                 _libc.memset(start + at, 0, min(WIPE_STEP_BYTES, len(view) - at))
 
     def close(self) -> None:
-        """Unlock, unmap and close the descriptor. Idempotent.
+        """Unlock, unmap and close the descriptor. Idempotent; a `wipe` in a thread has ended before.
 
         Memory under a view that someone still holds is unmapped when the view goes.
         """
@@ -169,11 +170,12 @@ class Arena:
             _libc.munlock(self._address, self.data_bytes)
         self._table.close()
         self._view.release()
-        for mapping in (self._data, self._header):
-            try:
-                mapping.close()
-            except BufferError:
-                continue
+        self._header.close()
+        # Dropping the last reference but the views' is what unmaps it if `close` cannot yet.
+        data = self._data
+        del self._data
+        with contextlib.suppress(BufferError):
+            data.close()
         os.close(self.fd)
 
     def _slice(self, lease: Lease) -> memoryview:

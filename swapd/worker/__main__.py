@@ -6,7 +6,7 @@ import logging
 import sys
 
 from swapd.errors import SwapdError
-from swapd.worker.process import run_worker
+from swapd.worker.process import leave, run_worker
 from swapd.worker.settings import load_settings
 
 
@@ -21,4 +21,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

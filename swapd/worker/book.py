@@ -252,7 +252,9 @@ class Book:
         if session.move is not None:
             self._moves.pop(session.move, None)
         self._removed.append(session.key)
-        self._note_ended(name, finished=session.finish is not None)
+        # An import that was thrown away never ran under its epoch: a replay may begin under the same one.
+        if session.stage not in ("reserved", "prepared"):
+            self._note_ended(name, finished=session.finish is not None)
 
     # steps
 

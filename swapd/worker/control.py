@@ -5,8 +5,9 @@ frames of lower ones are refused `fenced` and counted, and do not count as a sig
 another incarnation is refused the same way (H104). A frame that cannot be read is answered where its request
 id can still be made out, else dropped and counted; it never ends anything.
 
-Sending and receiving are separate tasks, so a full socket never keeps a credit from being read; only a full
-outbox does, which bounds what one coordinator can pile up.
+Sending and receiving are separate tasks, and the receiver never waits for the sender: a coordinator that
+does not read its answers has its requests refused, and neither keeps its own credits nor its successor's
+`Hello` from being read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from swapd.transport.sockets import TrioSocket
 from swapd.worker.copier import CopyThread
 from swapd.worker.mailbox import (
     CURRENT,
-    MAX_PENDING_REPORTS,
     Inbox,
     Outbox,
     Request,
@@ -73,6 +73,7 @@ class Control:
         self._outbox = outbox
         self._desk = desk
         self._peer: Peer | None = None
+        self._sending = trio.CancelScope()
         self._fenced = 0
         self._malformed = 0
         self._heard_s = trio.current_time()
@@ -84,7 +85,6 @@ class Control:
     async def receive(self, socket: TrioSocket) -> None:
         """Read and route frames until cancelled; a frame that was read is always routed."""
         while True:
-            await self._outbox.wait_below(MAX_PENDING_REPORTS)
             parts = await socket.recv_multipart()
             self._take(socket, parts)
 
@@ -95,7 +95,9 @@ class Control:
             peer = self._peer
             if peer is None or ticket.connection not in (CURRENT, peer.connection):
                 continue
-            await socket.send_multipart([peer.identity, self._frame(ticket.request, peer.generation, body)])
+            frame = self._frame(ticket.request, peer.generation, body)
+            with trio.CancelScope() as self._sending:
+                await socket.send_multipart([peer.identity, frame])
 
     def _frame(self, request: int, generation: int, body: FromWorker) -> bytes:
         try:
@@ -141,6 +143,8 @@ class Control:
                 # A new connection of the same coordinator, too, has lost what was on the way.
                 self._peer = Peer(identity, command.generation, peer.connection + 1 if peer else 0)
                 self._inbox.put(Takeover(self._peer.connection))
+                # The one before may have stopped reading; what waits for it must not keep this one waiting.
+                self._sending.cancel()
         elif peer is not None and identity != peer.identity:
             self._fenced += 1
             raise SwapdError(Code.FENCED, "another connection of this generation has said hello")
@@ -150,6 +154,8 @@ class Control:
     def _route(self, command: Command, peer: Peer) -> None:
         ticket = Ticket(peer.connection, command.request)
         now_s = time.monotonic()
+        if self._outbox.full and not isinstance(command.body, Hello | Credit):
+            raise SwapdError(Code.NOT_READY, "answers are not being read")
         match command.body:
             case Hello():
                 self._outbox.post(ticket, self._ready)

@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 import trio
 import zmq
@@ -66,6 +66,13 @@ def run_worker(settings: WorkerSettings) -> int:
         _log.error("left with the engine thread hanging")
         os._exit(code)
     return code
+
+
+def leave(code: int) -> NoReturn:
+    """End the process here. Taking torch apart piece by piece takes seconds and frees nothing more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class _Process:

@@ -26,7 +26,7 @@ from swapd.worker.settings import WorkerSettings
 
 log = logging.getLogger("swapd.worker.spawn")
 
-STOP_WAIT_S: Final = 5.0
+STOP_WAIT_S: Final = 10.0
 POLL_S: Final = 0.1
 
 
@@ -121,7 +121,7 @@ async def spawn(config: Config, worker: WorkerConfig) -> WorkerProcess:
     settings_path = folder / f"{worker.worker_id}.settings.json"
     log_path = folder / f"{worker.worker_id}.log"
     _write_private(settings_path, msgspec.json.encode(settings_for(config, worker)))
-    command = [worker.python or sys.executable, "-m", "swapd.worker", str(settings_path)]
+    command = [worker.python or sys.executable, "-m", "swapd", "worker", "--settings", str(settings_path)]
     pid = _launch(command, log_path)
     pidfd = os.pidfd_open(pid)
     try:

@@ -8,11 +8,12 @@ import pytest
 import trio
 
 from console.connection import Deadlines
+from console.protocol import Protocol
 from console.streams import StreamTimers
 from swapd.config import LimitConfig
 from tests.console.client import WAIT_S, Client
 from tests.console.conftest import serving
-from tests.console.malformed import HEAD, MALFORMED, POST, UPGRADE
+from tests.console.malformed import HEAD, MALFORMED, POST, UPGRADE, frame
 from tests.console.test_events import wait_readers
 
 QUICK = Deadlines(header_s=0.2, write_s=0.3, linger_s=0.2)
@@ -59,13 +60,15 @@ async def abuse(client: Client, parts: tuple[bytes, ...], end: str) -> None:
 
 @pytest.mark.parametrize("end", ["close", "reset", "half-close"])
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_malformed_client_ends_only_its_own_connection(service, name, end):
+async def test_a_malformed_client_ends_only_its_own_connection(service, caplog, name, end):
     live = service.add("live", tokens=3)
     with trio.fail_after(WAIT_S):
         async with serving(service, deadlines=QUICK, timers=LIVELY) as client:
             await abuse(client, MALFORMED[name], end)
             assert await client.alive()
             await wait_readers(live, 0)
+    # Nor does one get as far as an error of ours.
+    assert not caplog.records
 
 
 async def test_all_malformed_clients_at_once(service):
@@ -87,7 +90,8 @@ async def test_all_malformed_clients_at_once(service):
         ("garbage", 400), ("no host", 400), ("negative content length", 400), ("huge header", 431),
         ("http/2 preface and junk", 505), ("http/2 upgrade with bad settings", 200), ("two hosts", 400),
         ("length beyond every number", 400), ("HTTP/9.9", 505), ("HTTP to a websocket route", 422),
-        ("websocket without version", 400), ("websocket to no route", 404), ("path with bad escapes", 404),
+        ("websocket without version", 400), ("websocket to no route", 404),
+        ("websocket with trailing bytes", 400), ("path with bad escapes", 404),
     ],
 )  # fmt: skip
 async def test_what_can_be_answered_is_answered(service, name, status):
@@ -95,6 +99,24 @@ async def test_what_can_be_answered_is_answered(service, name, status):
     async with serving(service, deadlines=QUICK) as client, client.wire() as wire:
         await send_all(wire.stream, MALFORMED[name])
         assert (await wire.head())[0] == status
+
+
+async def test_an_error_in_one_connection_is_that_connections_own(service, monkeypatch, caplog):
+    """H183: and it is logged by its type."""
+    handle = Protocol.handle
+
+    async def broken(self, event):
+        if b"zebra" in getattr(event, "data", b""):
+            raise RuntimeError("zebra")
+        await handle(self, event)
+
+    monkeypatch.setattr(Protocol, "handle", broken)
+    async with serving(service) as client, client.wire() as wire:
+        await wire.stream.send_all(b"GET /zebra HTTP/1.1\r\n")
+        assert not await drain(wire.stream)
+        assert await client.alive()
+    assert [record.error_type for record in caplog.records] == ["RuntimeError"]
+    assert "zebra" not in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/v1/sessions/live/events", "/v1/sessions/live/stream"])
@@ -179,3 +201,51 @@ async def test_a_flood_of_connections_leaves_the_others_alone(service):
             for position in range(1, 20):
                 await live.token()
                 assert (await source.frame()).id == position
+
+
+async def test_a_client_that_talks_past_its_answer_still_gets_it(service):
+    """Closing with unread input would reset the connection under the client's feet."""
+    size = 3_500_000
+    async with serving(service) as client, client.wire() as wire:
+        await wire.stream.send_all(POST + b"Content-Length: %d\r\n\r\n" % size)
+        for _ in range(size // 50_000):
+            await wire.stream.send_all(b"a" * 50_000)
+        assert (await wire.reply()).status == 413
+
+
+async def test_a_websocket_message_over_the_limit_is_not_read_to_its_end(service):
+    """The connection ends though the client neither answers the close nor stops."""
+    service.add("live")
+    async with serving(service, deadlines=QUICK) as client, client.wire() as wire:
+        await wire.stream.send_all(UPGRADE)
+        assert (await wire.head())[0] == 101
+        await wire.stream.send_all(frame(1, b"a" * 30000, final=0))
+        assert frame(8, b"\x03\xf1", masked=False) in await drain(wire.stream)
+
+
+async def test_what_a_websocket_client_may_send_is_bounded(service):
+    """Pongs are answered by nothing, so nothing else would end them."""
+    service.add("live")
+    pongs = frame(10, b"p" * 125) * 500
+    async with serving(service, deadlines=QUICK) as client, client.wire() as wire:
+        await wire.stream.send_all(UPGRADE)
+        assert (await wire.head())[0] == 101
+
+        async def send_for_ever() -> None:
+            while True:
+                await wire.stream.send_all(pongs)
+
+        with pytest.raises(trio.BrokenResourceError):
+            await send_for_ever()
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_client_that_leaves_during_its_body_is_no_error(service, caplog, end):
+    async with serving(service) as client:
+        async with await trio.open_tcp_stream("127.0.0.1", client.port) as stream:
+            await stream.send_all(POST + b"Content-Length: 50\r\n\r\n{")
+            assert await client.alive()
+            if end == "reset":
+                reset(stream)
+        assert await client.alive()
+    assert not caplog.records

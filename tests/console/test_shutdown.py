@@ -1,6 +1,5 @@
 """Shutdown ends in bounded time whatever the clients do, and starting says what is wrong."""
 
-import contextlib
 import os
 import socket
 from functools import partial
@@ -94,6 +93,15 @@ async def test_after_stopping_nobody_is_accepted(service):
             await trio.open_tcp_stream("127.0.0.1", client.port)
 
 
+async def test_idle_connections_do_not_use_up_the_grace(service):
+    with trio.fail_after(WAIT_S):
+        async with serving(service, deadlines=PATIENT, grace_s=FOREVER_S) as client, client.wire() as wire:
+            await wire.stream.send_all(client.head("GET", "/healthz"))
+            assert (await wire.reply()).status == 200
+            await service.stop()
+            assert not await wire.stream.receive_some(1)
+
+
 async def test_an_answer_under_way_is_finished(service, monkeypatch):
     entered, release = trio.Event(), trio.Event()
     create = service.create_session
@@ -139,21 +147,21 @@ def open_files() -> int:
 
 
 async def test_nothing_is_left_open_after_many_clients(service):
+    """Neither a file nor a task: a WebSocket's pings end with it, not an interval later."""
     live = service.add("live")
-
     async with serving(service) as client:
-        before = open_files()
+        before = (open_files(), trio.lowlevel.current_statistics().tasks_living)
         async with trio.open_nursery() as nursery:
-            for _ in range(50):
-                nursery.start_soon(come_and_go, client)
+            for number in range(50):
+                nursery.start_soon(come_and_go, client, EVENTS if number % 2 else UPGRADE)
         await wait_readers(live, 0)
         with trio.fail_after(WAIT_S):
-            while open_files() > before:
+            while (open_files(), trio.lowlevel.current_statistics().tasks_living) != before:
                 await trio.testing.wait_all_tasks_blocked()
 
 
-async def come_and_go(client: Client) -> None:
-    async with client.events("live") as source:
-        await source.frame()
-    with contextlib.suppress(EOFError):
-        assert await client.alive()
+async def come_and_go(client: Client, request_bytes: bytes) -> None:
+    async with client.wire() as wire:
+        await wire.stream.send_all(request_bytes)
+        await wire.head()
+    assert await client.alive()

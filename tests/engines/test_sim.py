@@ -6,10 +6,11 @@ import pytest
 
 from swapd.config import SimConfig
 from swapd.engines.base import Arrival, Engine
-from swapd.engines.sim import PREFILL_CHUNK_TOKENS, SimEngine, open_sim
+from swapd.engines.sim import STEP_TOKENS, SimEngine, open_sim
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Finish
 from swapd.messages.generation import GenerationSpec, Sampling
+from tests.engines.conformance import EngineClaims, Pair
 
 CONFIG = SimConfig(step_ms=0, block_tokens=4, block_bytes=64, blocks=64, max_num_seqs=16)
 GREEDY = Sampling(temperature=0.0, ignore_eos=True)
@@ -50,6 +51,13 @@ def move(source: SimEngine, target: SimEngine, outputs: list[int], given: Genera
         source.read_block(source.block_table("k")[index], buffer)
         target.write_block(target.block_table("m")[index], buffer)
     target.activate([Arrival("m", outputs)])
+
+
+class TestClaims(EngineClaims):
+    @pytest.fixture
+    def pair(self) -> Pair:
+        config = SimConfig(step_ms=0, block_tokens=32, block_bytes=4096, blocks=300, max_num_seqs=16)
+        return Pair(open_sim(config), open_sim(config))
 
 
 def test_it_is_an_engine() -> None:
@@ -131,21 +139,21 @@ def test_replay_rebuilds_by_prefill_and_counts_it() -> None:
     engine = open_sim(CONFIG)
     engine.start("k", spec(), reference[:10])
     assert run(engine, "k")[0] == reference[10:]
-    assert engine.recomputed() == 13
+    assert engine.recomputed() == 12
 
 
 def test_prefill_runs_in_chunks_and_stops_while_it_is_set_aside() -> None:
     config = SimConfig(step_ms=0, block_tokens=16, block_bytes=64, blocks=64)
     engine = open_sim(config)
     engine.start("k", spec(tuple(range(1, 151)), 10), ())
-    assert engine.step().batch == [("k", PREFILL_CHUNK_TOKENS)]
+    assert engine.step().batch == [("k", STEP_TOKENS)]
     engine.set_prefill(False)
     assert not engine.runnable()
     assert engine.step().batch == []
     engine.set_prefill(True)
-    assert engine.step().batch == [("k", PREFILL_CHUNK_TOKENS)]
+    assert engine.step().batch == [("k", STEP_TOKENS)]
     assert not engine.decoding("k")
-    assert engine.step().batch == [("k", 150 - 2 * PREFILL_CHUNK_TOKENS)]
+    assert engine.step().batch == [("k", 150 - 2 * STEP_TOKENS)]
     assert engine.decoding("k")
     assert engine.computed("k") == 150
 

@@ -14,11 +14,12 @@ import pytest
 from swapd.config import ModelConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import GenerationSpec, Sampling
-from tests.engines.conformance import (
+from swapd.models.smollm2 import ensure_checkpoint
+from tests.engines.conformance import EngineClaims
+from tests.engines.moving import (
     GREEDY,
     MODES,
     PLACES,
-    EngineClaims,
     Hop,
     Pair,
     Transcript,
@@ -30,16 +31,14 @@ from tests.engines.remote import RemoteEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 BLOCKS = 200
 BLOCK_BYTES = 737_280
 
 
 def checkpoint() -> str:
     folder = os.environ.get("SWAPD_TEST_MODEL")
-    if folder is None:
-        smollm2 = pytest.importorskip("swapd.models.smollm2")
-        folder = str(smollm2.ensure_checkpoint())
-    return folder
+    return folder or str(ensure_checkpoint(report=lambda line: None))
 
 
 def model_config(**changes: object) -> ModelConfig:
@@ -67,6 +66,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RemoteEn
             engine.wait_ready()
         yield started[0], started[1]
     finally:
+        for engine in started:
+            engine.ask_to_close()
         written = [engine.close() for engine in started]
     # H101: nothing of vLLM's gets onto the stdout that carries the ready line.
     assert written == [b"", b""]
@@ -120,6 +121,10 @@ def test_a_warm_replay_computes_only_what_the_prefix_cache_lacks(source: RemoteE
     transcript.run(source)
     outputs = transcript.outputs["first"]
     before = source.recomputed()
+    source.start("cold", GenerationSpec("s", counting, given.sampling, 16, "cold"), outputs[:6])
+    transcript.run(source)
+    assert source.recomputed() - before == len(counting) + 6 - 1
+    before = source.recomputed()
     source.start("warm", given, outputs[:6])
     transcript.run(source)
     below = len(counting) + 6 - 1
@@ -151,6 +156,35 @@ def test_a_split_prompt_draws_the_same_noise_as_a_whole_one(source: RemoteEngine
     assert transcript.outputs["greedy again"] == transcript.outputs["greedy"]
 
 
+def test_prefill_stands_aside_for_one_step_when_generations_arrive(
+    engines: tuple[RemoteEngine, RemoteEngine],
+) -> None:
+    """H80: the token budget of the step belongs to the arrivals."""
+    pair, transcript = Pair(*engines), Transcript()
+    hop = Hop("a", "b", spec(12, 12, start=45, salt="aside"))
+    pair.source.start(hop.key, hop.spec, ())
+    prefill_all(pair.source, transcript, [hop.key])
+    pair.target.start("long", spec(300, 4, start=46, salt="aside"), ())
+    transcript.run(pair.target, 1)
+    move(pair, [hop], transcript)
+    transcript.run(pair.target, 1)
+    assert list(transcript.steps[-1].batch) == [(hop.copy, 1)]
+    pair.source.remove(hop.key)
+    transcript.run(pair.target)
+
+
+def test_a_reservation_takes_a_place(source: RemoteEngine) -> None:
+    """H41: the engine refuses what it could not let into a step."""
+    for number in range(PLACES):
+        source.reserve(f"r{number}", spec(4, 4, start=number))
+    with pytest.raises(SwapdError) as refused:
+        source.reserve("over", spec(4, 4))
+    assert refused.value.code == Code.TARGET_FULL
+    for number in range(PLACES):
+        source.remove(f"r{number}")
+    assert not any(source.leftovers())
+
+
 def test_full_places_do_not_make_the_engine_spin(source: RemoteEngine) -> None:
     """Held generations keep their place, so one more waits, and waiting is not work."""
     transcript = Transcript()
@@ -173,7 +207,9 @@ def test_full_places_do_not_make_the_engine_spin(source: RemoteEngine) -> None:
     assert set(transcript.finish.values()) == {"length"}
 
 
-def ends(source: RemoteEngine, prompt: tuple[int, ...], budget: int, **sampling: object) -> tuple[list[int], str]:
+def ends(
+    source: RemoteEngine, prompt: tuple[int, ...], budget: int, **sampling: object
+) -> tuple[list[int], str]:
     transcript = Transcript()
     mode = Sampling(**{"temperature": 0.0, **sampling})  # type: ignore[arg-type]  # the test's own keywords
     source.start("end", GenerationSpec("s", prompt, mode, budget), ())
@@ -185,13 +221,15 @@ def chat(text: str) -> tuple[int, ...]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(Path(checkpoint()) / "tokenizer.json"))
-    message = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    message = (
+        f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    )
     return tuple(tokenizer.encode(message, add_special_tokens=False).ids)
 
 
 def test_each_end_has_its_reason(source: RemoteEngine) -> None:
     """The last token is part of the output; min_tokens and ignore_eos put the end off."""
-    asked = chat("Reply with the single word: yes")
+    asked = chat("What is the capital of France?")
     said, finish = ends(source, asked, 40)
     assert finish == "eos"
     assert said[-1] in source.info.eos_token_ids

@@ -21,6 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def writer(path: Path) -> Iterator[sqlite3.Connection]:
+    path.parent.mkdir()
     create_file(path)
     with closing(open_writer(path, sqlite3.Connection)) as connection:
         connection.execute("CREATE TABLE filler (content BLOB)")

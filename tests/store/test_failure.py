@@ -62,6 +62,17 @@ async def test_after_an_error_of_commit_nothing_is_acknowledged(path: Path, kind
         await store.commit(lambda db: insert_session(db, record("after")))
 
 
+@pytest.mark.usefixtures("broken_disk")
+async def test_the_log_of_a_failed_store_is_left_even_if_nobody_ever_read(path: Path) -> None:
+    """H160: the last connection to close would copy the log and delete it."""
+    async with opened(path, CommitFailsStore) as store:
+        await store.commit(lambda db: insert_session(db, record("before")))
+        CommitFails.armed = True
+        store.post(lambda db: None, lambda result: None)
+        await store.wait_failed()
+    assert path.with_name("swapd.db-wal").stat().st_size > 0
+
+
 async def test_a_disk_error_within_an_operation_fails_the_whole_group(path: Path) -> None:
     """H160: SQLite may have undone the others' rows with it, so no part of the group is acknowledged."""
 
@@ -85,10 +96,18 @@ async def test_a_disk_error_within_an_operation_fails_the_whole_group(path: Path
         assert await store.read(lambda db: load_session(db, "neighbour")) is None
 
 
-async def test_an_operation_that_ends_the_transaction_itself_fails_the_store(path: Path) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+async def test_an_operation_that_ends_the_transaction_itself_fails_the_store(
+    path: Path, raises: bool
+) -> None:
+    def ends(db: sqlite3.Connection) -> None:
+        db.execute("ROLLBACK")
+        if raises:
+            raise ValueError
+
     async with opened(path) as store:
         with pytest.raises(SwapdError) as refusal:
-            await store.commit(lambda db: db.execute("COMMIT"))
+            await store.commit(ends)
         assert refusal.value.code == Code.STORE_FAILED
         assert store.failed
 

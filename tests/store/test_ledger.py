@@ -166,15 +166,41 @@ def test_a_move_that_was_aborted_cannot_commit_later(db: sqlite3.Connection) -> 
     assert commit_move(db, commit(4)) == "stale"
 
 
-@pytest.mark.parametrize("what", ["never planned", "another epoch", "owner replaced"])
+@pytest.mark.parametrize("what", ["another epoch", "another session", "owner replaced"])
 def test_a_commit_that_is_not_the_planned_one_is_stale(db: sqlite3.Connection, what: str) -> None:
     running("s", 4)(db)
-    if what != "never planned":
-        plan_move(db, move("m", "s"))
+    running("t", 4)(db)
+    plan_move(db, move("m", "s"))
     if what == "owner replaced":
         assert assign_owner(db, "s", 1, BOB) == 2
-    assert commit_move(db, commit(4, epoch=2 if what == "another epoch" else 1)) == "stale"
-    assert load_tokens(db, "s") == [1001, 1002, 1003, 1004]
+    asked = commit(
+        4, epoch=2 if what == "another epoch" else 1, session="t" if what == "another session" else "s"
+    )
+    assert commit_move(db, asked) == "stale"
+    planned = load_move(db, "m")
+    assert planned is not None
+    assert planned.state == "planned"
+
+
+def test_a_re_home_is_a_new_transfer_back_that_needs_no_plan(db: sqlite3.Connection) -> None:
+    """B22: the source takes over again under a newer epoch, unless the target has shown a token."""
+    running("s", 4)(db)
+    plan_move(db, move("m", "s"))
+    assert commit_move(db, commit(4)) == "committed"
+    back = MoveCommit("m.back", "s", BOB, 2, 4, ALICE, 35.0)
+    assert commit_move(db, back) == "committed"
+    assert commit_move(db, back) == "committed"
+    assert append_tokens(db, append("s", 5, (9,), owner=BOB, epoch=2)).status == "stale"
+    assert append_tokens(db, append("s", 5, (9,), owner=ALICE, epoch=3)) == Appended("accepted", 5)
+
+
+def test_a_re_home_after_the_first_token_of_the_target_is_refused(db: sqlite3.Connection) -> None:
+    """B22"""
+    running("s", 4)(db)
+    plan_move(db, move("m", "s"))
+    assert commit_move(db, commit(4)) == "committed"
+    assert append_tokens(db, append("s", 5, (9,), owner=BOB, epoch=2)).status == "accepted"
+    assert commit_move(db, MoveCommit("m.back", "s", BOB, 2, 4, ALICE, 35.0)) == "position"
 
 
 def test_a_new_owner_gets_a_new_epoch_only_from_the_epoch_it_saw(db: sqlite3.Connection) -> None:

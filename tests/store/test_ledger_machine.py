@@ -125,6 +125,26 @@ class Ledger(RuleBasedStateMachine):
             self.own(commit.target)
             self.moves[move_id], self.planned = (commit, "committed"), None
 
+    @rule(goes_to=owners, epoch=offsets, position=offsets)
+    def rehome(self, goes_to: Owner, epoch: int, position: int) -> None:
+        """A transfer without a plan, perhaps one that has become wrong meanwhile."""
+        model = self.model
+        at = model.epoch + epoch
+        source = self.owners_by_epoch.get(at, OWNERS[0])
+        back = MoveCommit("back", "s", source, at, len(model.tokens) + position, goes_to, 6.0)
+        got = commit_move(self.db, back)
+        if model.end is not None:
+            assert got == "finished"
+        elif epoch == -1 and goes_to == model.owner:
+            assert got == "committed"
+        elif epoch != 0 or model.owner is None:
+            assert got == "stale"
+        elif position != 0:
+            assert got == "position"
+        else:
+            assert got == "committed"
+            self.own(goes_to)
+
     @rule()
     def abort(self) -> None:
         if self.planned is not None:

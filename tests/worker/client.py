@@ -42,6 +42,10 @@ _generations = itertools.count(1)
 _names = itertools.count(1)
 
 
+def next_generation() -> int:
+    return next(_generations)
+
+
 def spec(prompt: Sequence[int] = (3, 4, 5), new: int = 40, sampling: Sampling = GREEDY) -> GenerationSpec:
     """A generation with a name of its own."""
     return GenerationSpec(f"s{next(_names)}", tuple(prompt), sampling, new)
@@ -231,7 +235,7 @@ async def connect(
     context = zmq.Context()
     try:
         async with open_socket(context, zmq.DEALER, connect=ready.control) as socket:
-            client = Client(socket, ready, next(_generations) if generation is None else generation)
+            client = Client(socket, ready, next_generation() if generation is None else generation)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.receive)
                 if hello:
@@ -318,7 +322,7 @@ async def mover(source: out.Ready, target: out.Ready) -> AsyncIterator[Mover]:
     try:
         async with connect(source) as one, connect(target) as two:
             for client in (one, two):
-                await send_arena(client.ready.arena_socket, arena.fd, next(_generations), timeout_s=WAIT_S)
+                await send_arena(client.ready.arena_socket, arena.fd, next_generation(), timeout_s=WAIT_S)
             yield Mover(one, two, arena)
     finally:
         arena.close()

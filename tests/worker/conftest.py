@@ -15,7 +15,7 @@ from tests.worker.client import WorkerProcess, worker
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A socket directory, with room beside it; pytest's own paths are too long for sockets."""
-    parent = Path(tempfile.mkdtemp(prefix="sw"))
+    parent = Path(tempfile.mkdtemp(prefix="swapd-worker-"))
     try:
         yield parent / "s"
     finally:
@@ -25,7 +25,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
     """Two sim workers; each test takes them over as a newer coordinator."""
-    parent = Path(tempfile.mkdtemp(prefix="sw"))
+    parent = Path(tempfile.mkdtemp(prefix="swapd-worker-"))
     try:
         with worker(parent / "s", "a") as one, worker(parent / "s", "b") as two:
             yield one, two

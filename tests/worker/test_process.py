@@ -109,6 +109,16 @@ async def test_a_worker_without_a_coordinator_ends_cleanly(folder: Path) -> None
     assert left_behind(folder) == []
 
 
+async def test_a_coordinator_that_has_nothing_to_say_keeps_a_worker_alive(folder: Path) -> None:
+    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=1.0)
+    with worker(folder, timers=timers) as started:
+        async with connect(started.ready) as client:
+            for _ in range(8):
+                await client.send(into.Credit(()))
+                await trio.sleep(0.2)
+            assert started.process.poll() is None
+
+
 async def test_an_old_coordinator_does_not_keep_a_worker_alive(folder: Path) -> None:
     timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=0.5)
     with worker(folder, timers=timers) as started:

@@ -202,6 +202,7 @@ class VllmEngine:
         return self._recomputed
 
     def close(self) -> None:
+        """Shut vLLM down; some 2 s. Leaving the interpreter after it takes 4 s more than `os._exit`."""
         self._stays.clear()
         self._by_request.clear()
         self._core.shutdown()

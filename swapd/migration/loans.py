@@ -1,0 +1,85 @@
+"""What a move has on loan: a region of the arena, room at its target, a place among the moves under way.
+
+All three are given back on every outcome (H49, H97). A region goes back fenced and overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import EngineInfo
+from swapd.messages.generation import Lease
+from swapd.migration.ledger import CapacityLedger, blocks_for
+from swapd.migration.move import Move
+from swapd.sessions.live import LiveSession
+from swapd.transport.arena import Arena
+from swapd.transport.leases import LeaseBook
+
+
+class Loans:
+    """The lender of all moves. `moving` counts those that have not given back."""
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: CapacityLedger,
+        arena: Arena | None,
+        leases: LeaseBook | None,
+        arena_refusal: SwapdError | None,
+    ) -> None:
+        self.moving = 0
+        self._ceiling = config.max_concurrent_migrations
+        self._ledger = ledger
+        self._arena = arena
+        self._leases = leases
+        self._arena_refusal = arena_refusal
+
+    def lend(self, session: LiveSession, target: str, info: EngineInfo) -> Lease:
+        """Lend all or nothing for a move of `session` to `target`; `info` is the source engine's.
+
+        Raises `arena_unavailable`, `arena_too_small` (with both sizes), `arena_exhausted`, `target_full`.
+        """
+        arena, leases = self._arena, self._leases
+        if arena is None or leases is None:
+            raise self._arena_refusal or SwapdError(Code.ARENA_UNAVAILABLE)
+        budget = session.record.spec().budget
+        # The whole budget: a session can never outgrow its lease while it is copied.
+        size = blocks_for(budget, info.block_tokens) * info.block_bytes
+        if not leases.fits(size):
+            raise SwapdError(
+                Code.ARENA_TOO_SMALL, f"{size} bytes needed, the arena has {leases.capacity_bytes}"
+            )
+        if self._ceiling is not None and self.moving >= self._ceiling:
+            raise SwapdError(Code.ARENA_EXHAUSTED, f"{self.moving} moves are under way")  # H76
+        if not self._ledger.charge(target, session.id, budget):
+            raise SwapdError(Code.TARGET_FULL)
+        lease = leases.grant(size)
+        if lease is None:
+            self._ledger.free(target, session.id)
+            raise SwapdError(Code.ARENA_EXHAUSTED)
+        arena.publish(lease)
+        self.moving += 1
+        return lease
+
+    def settle(self, move: Move) -> None:
+        """Keep the charge where the session lives, drop the other; drop both if it has ended (H49)."""
+        self.moving -= 1
+        session = move.session
+        owner = session.record.owner
+        for worker in (move.source.worker, move.target.worker):
+            if session.ended or owner is None or owner.worker != worker:
+                self._ledger.free(worker, session.id)
+
+    async def give_back(self, leases: Sequence[Lease]) -> None:
+        """Fence, overwrite off this thread, lend again (H97)."""
+        arena, book = self._arena, self._leases
+        assert arena is not None
+        assert book is not None
+        for lease in leases:
+            arena.retire(lease)
+            await trio.to_thread.run_sync(arena.wipe, lease)
+            book.release(lease)

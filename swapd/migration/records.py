@@ -1,0 +1,63 @@
+"""Moves and drains between their shapes: in memory, in the store, for callers. Pure."""
+
+from __future__ import annotations
+
+from swapd.api import DrainView
+from swapd.migration.drains import DrainBook
+from swapd.migration.move import Move
+from swapd.sessions.record import DrainRecord, MoveRecord
+
+
+def planned(move: Move, now: float) -> MoveRecord:
+    """The durable plan of a move (H66)."""
+    return MoveRecord(
+        id=move.id,
+        session=move.session.id,
+        drain=move.drain,
+        source=move.source,
+        target=move.target,
+        epoch=move.epoch,
+        phase=str(move.phase),
+        state="planned",
+        outcome=None,
+        reason=None,
+        stats=None,
+        created_at=now,
+        finished_at=None,
+    )
+
+
+def drain_record(book: DrainBook) -> DrainRecord:
+    """What is stored of a drain."""
+    return DrainRecord(
+        id=book.id,
+        worker=book.worker,
+        state=book.state,
+        origin=book.origin,
+        deadline_s=book.deadline_s,
+        created_at=book.created_at,
+        finished_at=book.finished_at,
+        sessions=tuple(book.outcomes.values()),
+    )
+
+
+def reopened(record: DrainRecord) -> DrainBook:
+    """The book of a drain that a restart takes up again (decision 10, B16)."""
+    book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
+    book.state = record.state
+    book.outcomes = {outcome.session: outcome for outcome in record.sessions}
+    return book
+
+
+def drain_view(record: DrainRecord) -> DrainView:
+    """What callers see of a drain that is only in the store."""
+    return DrainView(
+        id=record.id,
+        worker=record.worker,
+        state=record.state,
+        origin=record.origin,
+        created_at=record.created_at,
+        deadline_s=record.deadline_s,
+        finished_at=record.finished_at,
+        sessions=record.sessions,
+    )

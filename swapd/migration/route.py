@@ -1,0 +1,50 @@
+"""The two workers that a wave goes between, and what its steps need to know of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swapd.config import Config, TimerConfig
+from swapd.migration.move import Move
+from swapd.sessions.table import SessionTable
+from swapd.store.moves import note_phase
+from swapd.store.writer import Store
+from swapd.worker.link import WorkerLink, WorkerLost
+
+
+@dataclass(frozen=True)
+class Route:
+    """From `source` to `target`. Sizes are those of both engines: the planner compared their fingerprints."""
+
+    table: SessionTable
+    source: WorkerLink
+    target: WorkerLink
+    timers: TimerConfig
+    window: int
+    block_tokens: int
+    block_bytes: int
+
+    @classmethod
+    def between(cls, config: Config, table: SessionTable, source: WorkerLink, target: WorkerLink) -> Route:
+        """The source must be ready: its sizes are read now, and it may be gone later."""
+        ready = source.ready
+        assert ready is not None
+        info = ready.info
+        return cls(
+            table, source, target, config.timers, config.window_tokens, info.block_tokens, info.block_bytes
+        )
+
+    @property
+    def store(self) -> Store:
+        return self.table.store
+
+    def check(self, move: Move) -> None:
+        """Raise `WorkerLost` unless both incarnations of the move are still there."""
+        for link, owner in ((self.source, move.source), (self.target, move.target)):
+            if not link.is_owner(owner):
+                raise WorkerLost(link.name)
+
+    def ride(self, move: Move) -> None:
+        """Let the phase ride along with the next group commit; nobody waits for it (H66)."""
+        phase = str(move.phase)
+        self.store.post(lambda db: note_phase(db, move.id, phase), lambda _: None)

@@ -1,0 +1,146 @@
+"""After the commit: the target owns the session, and the source keeps its copy until that has shown (H68).
+
+    activated, a token durable under e+1       → the source releases
+    activated, no reader, one heartbeat since  → the source releases (decision 2)
+    target lost, or does not have the session,
+      or gives no answer for `decide_s`        → a new transfer back to the source, under e+2 (B22)
+    the session ended before it was activated  → both copies are freed (x4)
+    a token durable, then the target lost      → released; recovery decides about the target's loss
+
+There is no roll-back: the re-home is decided by the store, and told to the source only after that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import Activated
+from swapd.messages.to_worker import Activate, Cancel, Release, Resume, SessionEpoch
+from swapd.migration.ends import end_reason
+from swapd.migration.move import Move
+from swapd.migration.route import Route
+from swapd.migration.transaction import Event, Phase
+from swapd.store.ledger import assign_owner
+
+log = logging.getLogger("swapd.migration")
+
+FIRST_TOKEN_POLL_S: Final = 0.25
+
+
+async def activate(route: Route, moves: Sequence[Move]) -> None:
+    """Let the tokens out. Without an answer the moves stay committed: `release` asks again (H72)."""
+    waiting = []
+    for move in moves:
+        if move.session.over:
+            _end(route, move)
+        else:
+            waiting.append(move)
+    if not waiting:
+        return
+    items = tuple(SessionEpoch(move.session.id, move.epoch + 1) for move in waiting)
+    try:
+        answer = await route.target.request(Activate(items), Activated, route.timers.activate_s)
+    except SwapdError as error:
+        log.warning("activation not acknowledged", extra={"code": error.code})
+        return
+    for move in waiting:
+        if move.session.id in answer.unknown:
+            move.reason = Code.SESSION_UNKNOWN
+            continue
+        move.enter(Event.ACTIVATED)
+        route.table.regrant(move.session)
+
+
+async def release(route: Route, move: Move) -> None:
+    """Wait until the session lives at its target, then free the source; else bring it back (B22).
+
+    Raises `store_failed`: then nobody is told anything before a restart. Cancelled: the move stays committed.
+    """
+    frozen = move.frozen
+    assert frozen is not None
+    session = move.session
+    heard = route.target.stats
+    decide_at = trio.current_time() + route.timers.decide_s
+    while not move.over:
+        if session.durable > frozen.position:
+            _complete(route, move)
+        elif session.ended:
+            if move.phase is Phase.COMMITTED:
+                _end(route, move)
+            else:
+                _complete(route, move)
+        elif route.store.failed:
+            raise SwapdError(Code.STORE_FAILED)
+        elif not session.over and _missing(route, move, decide_at):
+            await _rehome(route, move, frozen.position)
+        elif move.phase is Phase.COMMITTED and not session.over:
+            await activate(route, [move])
+            if move.phase is Phase.COMMITTED:
+                await route.table.wait_activity(FIRST_TOKEN_POLL_S)
+        elif not session.producing and route.target.stats is not heard:
+            _complete(route, move)
+        else:
+            await route.table.wait_activity(FIRST_TOKEN_POLL_S)
+
+
+def _missing(route: Route, move: Move, decide_at: float) -> bool:
+    """Whether the target will not run it: gone, without the session, or without an answer (H70)."""
+    if not route.target.is_owner(move.target):
+        return True
+    return move.phase is Phase.COMMITTED and (
+        move.reason == Code.SESSION_UNKNOWN or trio.current_time() >= decide_at
+    )
+
+
+def _complete(route: Route, move: Move) -> None:
+    if move.phase is Phase.COMMITTED:
+        # The acknowledgement was lost; a token says the same (H72).
+        move.enter(Event.ACTIVATED)
+    move.reason = None
+    move.resumed_at = trio.current_time()
+    route.source.tell(Release(move.session.id, move.epoch))
+    move.enter(Event.RELEASED)
+    move.enter(Event.FINISHED)
+    move.outcome = "completed_native"
+
+
+def _end(route: Route, move: Move) -> None:
+    """Ended after the commit, before the target was let run: both copies are freed (x4)."""
+    session = move.session
+    # The end told the owner it knew, which may have been the source; each is told again under its epoch.
+    route.target.tell(Cancel(session.id, move.epoch + 1))
+    route.source.tell(Release(session.id, move.epoch))
+    move.fail(end_reason(session), Event.ENDED)
+    move.outcome = "cancelled"
+
+
+async def _rehome(route: Route, move: Move, position: int) -> None:
+    """A new transfer of ownership back to the pinned source, if no token came under e+1 (B22)."""
+    session, source = move.session, move.source
+    if not route.source.is_owner(source):
+        move.fail(Code.TARGET_LOST)
+        move.outcome = "failed"
+        return
+    with trio.CancelScope(shield=True):  # one disk write: what it says has to be told
+        epoch = await route.store.commit(
+            lambda db: assign_owner(db, session.id, move.epoch + 1, source, position)
+        )
+        if epoch is not None:
+            route.table.change(session, owner=source, epoch=epoch)
+    if epoch is None:
+        if not session.ended and session.durable <= position:
+            move.fail(Code.EPOCH_STALE)
+            move.outcome = "failed"
+        return  # a token or the end was first: `release` looks again
+    # If the target lives after all, it must not keep what it holds; its tokens are fenced anyway.
+    route.target.tell(Cancel(session.id, move.epoch + 1))
+    route.source.tell(Resume(session.id, move.epoch, epoch))
+    route.table.regrant(session)
+    move.fail(Code.TARGET_LOST)
+    move.resumed_at = trio.current_time()
+    move.outcome = "rehomed_source"

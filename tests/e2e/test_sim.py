@@ -1,0 +1,310 @@
+"""Whole deployments with the sim engine: what a client receives is what an unmoved engine makes.
+
+The sim's tokens depend on every byte of its blocks, so equality with the reference shows that each block
+arrived, once and in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import trio
+
+from swapd.client import HttpClient
+from swapd.config import SimConfig
+from swapd.engines.sim import SimEngine
+from swapd.messages.generation import GenerationSpec, Sampling
+from tests.e2e.deployment import OTHER, TENANT, Deployment, reading
+
+STEP_MS = 5.0
+EXTRA = f"""
+[sim]
+step_ms = {STEP_MS}
+
+[timers]
+freeze_s = 5.0
+prepare_s = 10.0
+heartbeat_s = 0.25
+"""
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def reference(prompt: Sequence[int], count: int, **sampling: Any) -> list[int]:
+    """The tokens of an engine that nobody moves."""
+    engine = SimEngine(SimConfig(step_ms=0.0))
+    mode = Sampling(**({"temperature": 0.0, "ignore_eos": True} | sampling))
+    engine.start("x", GenerationSpec("x", tuple(prompt), mode, count), ())
+    tokens: list[int] = []
+    while engine.runnable():
+        tokens += [token.token_id for token in engine.step().tokens]
+    return tokens
+
+
+def prompt(number: int, length: int = 200) -> list[int]:
+    return [(number * 131 + position * 7) % 1000 + 1 for position in range(length)]
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Deployment]:
+    deployment = Deployment("sim", extra=EXTRA)
+    try:
+        await deployment.start()
+        yield deployment
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
+async def test_eight_sessions_leave_together_and_arrive_whole(running: Deployment) -> None:
+    """H52, H54, H57, H63, H75, H80: one drain, eight native moves, copy intervals overlap, nothing lost."""
+    prompts = [prompt(n, 150 + 40 * n) for n in range(8)]
+    seeds = [{"temperature": 0.8, "seed": n} if n % 2 else {} for n in range(8)]
+    assert (await running.drain("b"))["state"] == "drained"  # an empty worker, at once
+    sessions = []
+    for text, sampling in zip(prompts, seeds, strict=True):
+        sessions.append(await running.create(text, 300, **sampling))
+    async with reading(running, *sessions) as readings:
+        for one in readings:
+            await one.wait_tokens(20)
+        sources = {await running.where(session) for session in sessions}
+        for source in sorted(sources):
+            view = await running.drain(source)
+            assert view["state"] == "drained", view
+            moved = [s for s in view["sessions"] if s["outcome"] == "completed_native"]
+            assert len(moved) == len(view["sessions"]) > 0, view
+            assert all(s["reuse"] == 1.0 and s["recomputed_tokens"] == 0 for s in moved)
+            assert all(s["frozen_bytes"] <= 4096 for s in moved)
+            latest_start = max(s["copy_started_at"] for s in moved)
+            assert latest_start < min(s["copy_ended_at"] for s in moved)
+    for one, text, sampling in zip(readings, prompts, seeds, strict=True):
+        one.check_gapless()
+        assert one.tokens == reference(text, 300, **sampling)
+    views = await running.wait_settled()
+    assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
+    assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.04, 0.06, 0.08, 0.12])
+async def test_a_target_killed_during_a_drain_loses_nothing(running: Deployment, moment: float) -> None:
+    """H67, B22: whatever the step, the source goes on or the session comes home; no token lost or doubled."""
+    session = await running.create(prompt(1, 1500), 200)
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(10)
+        source = await running.where(session)
+        target = "b" if source == "a" else "a"
+        await running.call("POST", f"/v1/workers/{source}/drains", {}, 202)
+        await trio.sleep(moment)
+        running.kill_worker(target)
+    readings[0].check_gapless()
+    if readings[0].events[-1].name == "completed":
+        assert readings[0].tokens == reference(prompt(1, 1500), 200)
+    else:
+        # The target owned it and had shown tokens: its loss ends a session that permits no replay (H145).
+        assert readings[0].events[-1].json()["code"] == "recovery_unavailable"
+        got = readings[0].tokens
+        assert got == reference(prompt(1, 1500), 200)[: len(got)]
+        assert (await running.call("GET", f"/v1/sessions/{session}"))["epoch"] >= 2
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.02, 0.06])
+@pytest.mark.parametrize("permitted", [True, False])
+async def test_a_source_killed_during_a_drain_is_decided_at_once(
+    running: Deployment, moment: float, permitted: bool
+) -> None:
+    """H70, H145, H158: replay where permitted, else recovery_unavailable; accepted tokens stay."""
+    session = await running.create(prompt(2, 1200), 200, allow_replay_fallback=permitted)
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(10)
+        source = await running.where(session)
+        await running.call("POST", f"/v1/workers/{source}/drains", {}, 202)
+        await trio.sleep(moment)
+        running.kill_worker(source)
+    readings[0].check_gapless()
+    expected, got = reference(prompt(2, 1200), 200), readings[0].tokens
+    assert got == expected[: len(got)]
+    if permitted:
+        assert readings[0].events[-1].name == "completed"
+    if readings[0].events[-1].name != "completed":
+        assert readings[0].events[-1].json()["code"] == "recovery_unavailable"
+
+
+@pytest.mark.parametrize("moment", [None, 0.0, 0.03, 0.06, 0.1])
+async def test_a_coordinator_killed_at_any_time_loses_nothing(
+    running: Deployment, moment: float | None
+) -> None:
+    """H142-H153: workers go on, the next coordinator finds them; streams resume by cursor, gapless."""
+    sessions = [await running.create(prompt(n, 900), 250) for n in range(3)]
+    async with reading(running, *sessions) as readings:
+        for one in readings:
+            await one.wait_tokens(10)
+        pids = {running.worker_ready(w).pid for w in ("a", "b")}  # type: ignore[union-attr]  # both are up
+        if moment is not None:
+            await running.call("POST", "/v1/workers/a/drains", {}, 202)
+            await trio.sleep(moment)
+        running.kill_coordinator()
+        await running.start()
+        assert {running.worker_ready(w).pid for w in ("a", "b")} == pids  # type: ignore[union-attr]  # as above
+    for number, one in enumerate(readings):
+        one.check_gapless()
+        assert one.events[-1].name == "completed", one.events[-1]
+        assert one.tokens == reference(prompt(number, 900), 250)
+    views = await running.wait_settled()
+    assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
+
+
+async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
+    """H151, H230: SIGTERM ends the coordinator with 0; its workers keep their sessions until it is back."""
+    deployment = Deployment("sim", extra=EXTRA)
+    deployment.config.write_text(deployment.config.read_text().replace('"always"', '"idle"'))
+    try:
+        await deployment.start()
+        session = await deployment.create(prompt(4), 200)
+        async with reading(deployment, session) as readings:
+            await readings[0].wait_tokens(10)
+            assert await trio.to_thread.run_sync(deployment.stop_coordinator) == 0
+            await deployment.start()
+        readings[0].check_gapless()
+        assert readings[0].tokens == reference(prompt(4), 200)
+        deployment.config.write_text(deployment.config.read_text().replace('"idle"', '"always"'))
+        assert await trio.to_thread.run_sync(deployment.stop_coordinator) == 0
+        await deployment.start()
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
+async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) -> None:
+    """H49, H97, H210 in small: blocks, regions, descriptors and threads of every process are as before."""
+    session = await running.create(prompt(5), 4000, on_disconnect="continue")
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(10)
+
+        async def drain_there_and_back(times: int) -> None:
+            for _ in range(times):
+                source = await running.where(session)
+                view = await running.drain(source)
+                assert [s["outcome"] for s in view["sessions"]] == ["completed_native"], view
+
+        await drain_there_and_back(20)  # lazily opened things are open by now (H210)
+        before = await _footprint(running)
+        await drain_there_and_back(100)
+        after = await _footprint(running)
+        # Threads that Trio keeps for reuse may have gone meanwhile; nothing may have come.
+        for name, (files, threads) in after.items():
+            assert files <= before[name][0], (name, before, after)
+            assert threads <= before[name][1], (name, before, after)
+        await running.call("DELETE", f"/v1/sessions/{session}")
+    got = readings[0].tokens
+    assert got == reference(prompt(5), 4000)[: len(got)]
+    views = await running.wait_settled()
+    assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
+
+
+async def _footprint(deployment: Deployment) -> dict[str, tuple[int, int]]:
+    """Open files and threads by process: the least of some looks, as connections come and go."""
+    assert deployment.process is not None
+    pids = {"coordinator": deployment.process.pid}
+    for worker in ("a", "b"):
+        ready = deployment.worker_ready(worker)
+        assert ready is not None
+        pids[worker] = ready.pid
+    least = dict.fromkeys(pids, (1 << 20, 1 << 20))
+    for _ in range(8):
+        await trio.sleep(0.25)
+        for name, pid in pids.items():
+            files, threads = least[name]
+            files = min(files, _open_files(pid))
+            least[name] = (files, min(threads, len(os.listdir(f"/proc/{pid}/task"))))
+    return least
+
+
+def _open_files(pid: int) -> int:
+    """Descriptors, less the store's own: its few connections are opened when first needed, and kept."""
+    count = 0
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            count += "swapd.db" not in os.readlink(f"/proc/{pid}/fd/{entry}")
+    return count
+
+
+async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_they_are(
+    running: Deployment,
+) -> None:
+    """H61, H58: a drain that cannot move anything is blocked at its deadline and ends by cancel alone."""
+    session = await running.create(prompt(6), 400)
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(5)
+        source = await running.where(session)
+        target = "b" if source == "a" else "a"
+        running.kill_worker(target, signal.SIGSTOP)
+        view = await running.drain(source, {"deadline_s": 0.2})
+        assert view["state"] == "blocked"
+        view = await running.call("DELETE", f"/v1/drains/{view['id']}")
+        assert view["state"] == "cancelled"
+        running.kill_worker(target, signal.SIGCONT)
+        workers = await running.workers()
+        assert workers[source]["admitting"]
+    assert readings[0].tokens == reference(prompt(6), 400)
+
+
+async def test_a_second_coordinator_on_the_store_fails_at_once(running: Deployment) -> None:
+    """H122: `coordinator_lock_held`, non-zero, and the first goes on."""
+    command = [sys.executable, "-m", "swapd", "serve", "--config", str(running.config)]
+    second = await trio.run_process(command, check=False, capture_stderr=True, capture_stdout=True)
+    assert second.returncode != 0
+    assert b"coordinator_lock_held" in second.stderr + second.stdout
+    await running.call("GET", "/readyz")
+
+
+async def test_bad_requests_are_refused_with_their_code_and_reach_no_engine(running: Deployment) -> None:
+    """H4-H9: each refusal has its status and code; nothing was reserved for any of them."""
+    good = {"prompt": [1, 2, 3], "max_new_tokens": 4}
+    cases: list[tuple[object, int, str]] = [
+        (good | {"prompt": []}, 422, "prompt_empty"),
+        (good | {"prompt": ""}, 422, "prompt_empty"),
+        (good | {"max_new_tokens": 0}, 422, "invalid_request"),
+        (good | {"max_new_tokens": 10**9}, 422, "budget_exceeded"),
+        (good | {"prompt": [1] * 16000, "max_new_tokens": 385}, 422, "budget_exceeded"),
+        (good | {"prompt": [5000]}, 422, "invalid_request"),
+        (good | {"model": "nope"}, 404, "model_unknown"),
+        (good | {"logprobs": 3}, 422, "invalid_request"),
+    ]
+    for body, status, code in cases:
+        answer = await running.call("POST", "/v1/sessions", body, status)
+        assert answer["error"]["code"] == code, (body, answer)
+    assert (await running.call("GET", "/v1/sessions"))["sessions"] == []
+    answer = await running.call("POST", "/v1/workers/nope/drains", {}, 404)
+    assert answer["error"]["code"] == "worker_unknown"
+    views = await running.workers()
+    assert all(view["committed_blocks"] == 0 for view in views.values())
+
+
+async def test_another_namespace_sees_nothing_and_a_tenant_may_not_operate(running: Deployment) -> None:
+    """H9: foreign sessions are as unknown as none; operator routes answer 403 to a tenant."""
+    tenant = HttpClient(running.client.base_url, TENANT)
+    other = HttpClient(running.client.base_url, OTHER)
+    status, made = await tenant.request("POST", "/v1/sessions", {"prompt": [1, 2], "max_new_tokens": 4})
+    assert status == 201
+    path = f"/v1/sessions/{made['id']}"
+    unknown = await other.request("GET", "/v1/sessions/ses_000000000000000000000000")
+    assert unknown[0] == 404
+    for method, where in (("GET", path), ("DELETE", path), ("GET", f"{path}/events")):
+        assert await other.request(method, where) == unknown
+    assert (await tenant.request("POST", "/v1/workers/a/drains"))[0] == 403
+    assert (await HttpClient(running.client.base_url, "wrong").request("GET", path))[0] == 401
+    status, _ = await tenant.request("DELETE", path)
+    assert status == 200
+
+
+def test_the_reference_itself_depends_on_every_byte() -> None:
+    """The comparison can fail: another prompt or seed makes other tokens."""
+    base = reference(prompt(1), 50)
+    assert reference([*prompt(1)[:-1], 7], 50) != base
+    assert reference(prompt(1), 50, temperature=0.7, seed=1) != reference(
+        prompt(1), 50, temperature=0.7, seed=2
+    )

@@ -1,0 +1,421 @@
+"""A coordinator without processes: the real store, table, arena and actors, and workers that follow a script.
+
+The journal has every message in the order in which it reached a worker; what is told to a worker that is gone
+reaches nobody, as with the real link.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+from swapd.config import Config, CredentialConfig, LimitConfig, ModelConfig, TimerConfig, WorkerConfig
+from swapd.errors import Code, SwapdError
+from swapd.messages import from_worker as out
+from swapd.messages import to_worker as into
+from swapd.messages.generation import BlockEntry, Manifest, Owner, Sampling
+from swapd.migration.ledger import CapacityLedger
+from swapd.migration.supervisor import MigrationSupervisor
+from swapd.sessions.admission import Admission
+from swapd.sessions.live import LiveSession
+from swapd.sessions.record import SessionRecord
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.sessions.tokenizer import SimTokenizer
+from swapd.store.ledger import load_tokens
+from swapd.store.sessions import insert_session, load_session
+from swapd.store.writer import Store
+from swapd.transport.arena import Arena
+from swapd.transport.arena_header import HEADER_BYTES
+from swapd.transport.leases import LeaseBook
+from swapd.worker.link import LinkState, WorkerLost
+
+M = TypeVar("M")
+Deed = Callable[["ScriptedLink", Any], Awaitable[object]]
+
+BLOCK_TOKENS = 4
+BLOCK_BYTES = 4096
+PROMPT = (11, 12, 13)
+TIMERS = TimerConfig(
+    rpc_s=0.05,
+    reserve_s=0.05,
+    copy_s=0.05,
+    freeze_s=0.05,
+    prepare_s=0.05,
+    activate_s=0.05,
+    decide_s=0.4,
+    import_orphan_s=10.0,
+    sweep_s=0.05,
+    worker_start_s=0.4,
+)
+INFO = out.EngineInfo(
+    engine="sim",
+    engine_version="0",
+    model="sim",
+    fingerprint="fp",
+    block_tokens=BLOCK_TOKENS,
+    block_bytes=BLOCK_BYTES,
+    usable_blocks=256,
+    max_model_len=256,
+    max_num_seqs=8,
+    vocab_size=1024,
+    eos_token_ids=(0,),
+)
+
+
+def stats() -> out.WorkerStats:
+    return out.WorkerStats(*([0] * 15))
+
+
+async def silence(link: ScriptedLink, body: object) -> object:
+    """The worker never answers."""
+    await trio.sleep_forever()
+
+
+async def loss(link: ScriptedLink, body: object) -> object:
+    """The worker dies of it."""
+    link.lose()
+    raise WorkerLost(link.name)
+
+
+def refusal(code: Code) -> Deed:
+    """The worker says no."""
+
+    async def refuse(link: ScriptedLink, body: object) -> object:
+        raise SwapdError(code)
+
+    return refuse
+
+
+class ScriptedLink:
+    """Implements what the coordinator uses of `WorkerLink`. It answers as a worker that does its work."""
+
+    def __init__(self, world: World, name: str, info: out.EngineInfo = INFO) -> None:
+        self.name = name
+        self.worker = WorkerConfig(worker_id=name, engine="sim")
+        self.state: LinkState = "ready"
+        self.reason: str | None = None
+        self.stats: out.WorkerStats | None = stats()
+        self.emits = True
+        """Whether a session that is activated, resumed or started gives a token at once."""
+        self.credited: list[str] = []
+        self.activated: set[into.SessionEpoch] = set()
+        self.ready: out.Ready | None
+        self.world = world
+        self._info = info
+        self._script: dict[type, list[Deed]] = defaultdict(list)
+        self._always: dict[type, Deed] = {}
+        self._born = 0
+        self.be_born()
+
+    def be_born(self) -> None:
+        """A new incarnation begins."""
+        self._born += 1
+        name = self.name
+        self.ready = out.Ready(name, f"{name}.{self._born}", 1, "ipc://x", "x", self._info, 8, {})
+        self.state = "ready"
+
+    def lose(self) -> None:
+        self.ready, self.state = None, "dead"
+        self.world.table.notify()
+
+    def on(self, kind: type, *deeds: Deed) -> None:
+        """What the next messages of this kind meet, one deed each; after that it works again."""
+        self._script[kind].extend(deeds)
+
+    def always(self, kind: type, deed: Deed) -> None:
+        self._always[kind] = deed
+
+    def beat(self) -> None:
+        """A heartbeat."""
+        self.stats = stats()
+        self.world.table.notify()
+
+    @property
+    def owner(self) -> Owner | None:
+        return Owner(self.name, self.ready.incarnation) if self.ready is not None else None
+
+    def is_owner(self, owner: Owner | None) -> bool:
+        return owner is not None and owner == self.owner
+
+    def credit(self, session: str) -> None:
+        self.credited.append(session)
+
+    def tell(self, body: into.ToWorker) -> None:
+        if self.ready is not None:
+            self._note(body)
+
+    async def request(self, body: into.ToWorker, expect: type[M], timeout_s: float | None = None) -> M:
+        if self.ready is None:
+            raise WorkerLost(self.name)
+        self._note(body)
+        await trio.lowlevel.checkpoint()
+        limit_s = TIMERS.rpc_s if timeout_s is None else timeout_s
+        script = self._script[type(body)]
+        deed = script.pop(0) if script else self._always.get(type(body), ScriptedLink.work)
+        answer: object = None
+        # Only silence is out of time: a slow machine must not look like a broken worker.
+        if deed is silence:
+            await trio.sleep(limit_s)
+            raise SwapdError(Code.TIMEOUT)
+        answer = await deed(self, body)
+        assert isinstance(answer, expect), answer
+        return answer
+
+    async def work(self, body: Any) -> object:
+        """Answer as a worker that does what it is asked."""
+        match body:
+            case into.Start(spec=spec, epoch=epoch):
+                self._emit(spec.session)
+                return out.Started(spec.session, epoch)
+            case into.Reserve(move=move):
+                return out.Reserved(move, 1)
+            case into.Export():
+                return self._export(body)
+            case into.Import(move=move, manifest=manifest):
+                return out.Imported(move, len(manifest.blocks), 0.0)
+            case into.Quiesce(batch=batch):
+                return out.Quiesced(batch)
+            case into.Freeze(batch=batch, items=items):
+                return out.Frozen(batch, tuple(self._freeze(item) for item in items), 0.0, 0.0)
+            case into.Prepare(batch=batch, items=items):
+                return out.Prepared(batch, tuple(out.PreparedItem(i.move, True) for i in items), 0.0)
+            case into.Activate(items=items):
+                for item in set(items) - self.activated:
+                    self._emit(item.session)
+                self.activated |= set(items)  # a repeat lets nothing out twice
+                return out.Activated()
+            case _:
+                return out.Done()
+
+    def speak(
+        self, session: str, *ids: int, finish: out.Finish | None = None, epoch: int | None = None
+    ) -> None:
+        """Send tokens of a session, as of its next position."""
+        live = self.world.table.get(session)
+        assert live is not None
+        run = out.TokenRun(session, epoch or live.record.epoch, len(live.received) + 1, ids, finish)
+        self.world.table.take_tokens(self, out.Tokens(1, (run,)))
+
+    def _emit(self, session: str) -> None:
+        live = self.world.table.get(session)
+        if self.emits and live is not None and live.producing and not live.over:
+            self.speak(session, 500 + len(live.received))
+
+    def _export(self, export: into.Export) -> out.Exported:
+        session = self.world.table.get(export.session)
+        assert session is not None
+        full = (len(session.record.prompt) + len(session.received) - 1) // BLOCK_TOKENS
+        return out.Exported(export.move, self._manifest(export, export.from_block, full), full, 0.0)
+
+    def _freeze(self, item: into.FreezeItem) -> out.FrozenItem:
+        session = self.world.table.get(item.session)
+        assert session is not None
+        position = len(session.received)
+        computed = len(session.record.prompt) + position - 1
+        manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS))
+        return out.FrozenItem(item.move, "frozen", position, computed, manifest)
+
+    def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int) -> Manifest:
+        blocks = tuple(BlockEntry(i, 0, BLOCK_TOKENS, 0) for i in range(first, end))
+        lease = item.lease
+        return Manifest(item.session, item.epoch + 1, lease.region, lease.generation, "fp", blocks)
+
+    def _note(self, body: into.ToWorker) -> None:
+        self.world.journal.append((self.name, body))
+
+
+class World:
+    """All of it. `table`, `supervisor` and so on are the real ones."""
+
+    def __init__(self, config: Config, store: Store, arena: Arena | None) -> None:
+        self.config = config
+        self.store = store
+        self.arena = arena
+        self.journal: list[tuple[str, into.ToWorker]] = []
+        self.links: dict[str, Any] = {}
+        self.ledger = CapacityLedger()
+        tokenizer = SimTokenizer(1024)
+        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
+        self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
+        self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
+        self.table.on_orphan = self.recovery.look_at
+        self.leases = (
+            LeaseBook(arena.data_bytes, base_offset=HEADER_BYTES, regions=16) if arena is not None else None
+        )
+        self.supervisor = MigrationSupervisor(
+            config,
+            self.table,
+            self.ledger,
+            self.admission,
+            self.recovery,
+            self.links,
+            arena,
+            self.leases,
+            None if arena is not None else SwapdError(Code.ARENA_UNAVAILABLE, "none"),
+        )
+        for worker in config.workers:
+            self.add_worker(worker.worker_id)
+
+    def add_worker(self, name: str, info: out.EngineInfo = INFO) -> ScriptedLink:
+        link = ScriptedLink(self, name, info)
+        self.links[name] = link
+        self.ledger.set_worker(name, info.usable_blocks, info.max_num_seqs, info.block_tokens)
+        return link
+
+    @property
+    def a(self) -> ScriptedLink:
+        return self.link("a")
+
+    @property
+    def b(self) -> ScriptedLink:
+        return self.link("b")
+
+    def link(self, name: str) -> ScriptedLink:
+        link = self.links[name]
+        assert isinstance(link, ScriptedLink)
+        return link
+
+    def lose(self, name: str) -> None:
+        """A worker dies, and its link says so as the real one does."""
+        link = self.link(name)
+        owner = link.owner
+        assert owner is not None
+        link.lose()
+        self.recovery.lost(owner)
+
+    async def session(
+        self, name: str = "s", worker: str = "a", tokens: int = 6, reading: bool = True, **changes: Any
+    ) -> LiveSession:
+        """A session that runs on `worker` and has `tokens` accepted tokens."""
+        owner = self.link(worker).owner
+        fields: dict[str, Any] = {
+            "namespace": "tenant",
+            "model": "sim",
+            "state": "created",
+            "prompt": PROMPT,
+            "sampling": Sampling(seed=1),
+            "max_new_tokens": 100,
+            "stop": (),
+            "allow_replay_fallback": False,
+            "on_disconnect": "pause",
+            "max_lifetime_s": 3600.0,
+            "owner": owner,
+            "epoch": 1,
+            "accepted": 0,
+            "created_at": time.time(),
+        }
+        record = SessionRecord(id=name, **(fields | changes))
+        await self.store.commit(lambda db: insert_session(db, record))
+        session = self.table.add(record)
+        assert self.ledger.charge(worker, name, record.spec().budget)
+        if reading:
+            self.table.reader_came(session)
+        if tokens:
+            self.link(worker).speak(name, *range(101, 101 + tokens))
+            await self.until(lambda: session.durable == tokens)
+        return session
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait for something; the test's own time-out is the deadline."""
+        while not true():
+            await self.table.wait_activity(0.02)
+
+    def told(self, *kinds: type, worker: str | None = None) -> list[str]:
+        """Messages of these kinds that reached workers, in order, as `worker Kind`."""
+        return [
+            f"{name} {type(body).__name__}"
+            for name, body in self.journal
+            if isinstance(body, kinds) and worker in (None, name)
+        ]
+
+    def bodies(self, kind: type[M], worker: str | None = None) -> list[M]:
+        return [body for name, body in self.journal if isinstance(body, kind) and worker in (None, name)]
+
+    async def stored(self, session: str = "s") -> SessionRecord:
+        record = await self.store.read(lambda db: load_session(db, session))
+        assert record is not None
+        return record
+
+    async def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        def read(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            return db.execute(sql).fetchall()
+
+        return await self.store.read(read)
+
+    async def transcript(self, session: str = "s") -> list[int]:
+        return await self.store.read(lambda db: load_tokens(db, session))
+
+    def check_baseline(self) -> None:
+        """H49, H97: nothing is on loan, and each session is charged where it lives and nowhere else."""
+        if self.leases is not None:
+            assert self.leases.active == 0
+            self.leases.check_integrity()
+        charged = {
+            (name, session)
+            for name in self.links
+            if (capacity := self.ledger.worker(name)) is not None
+            for session in capacity.charges
+        }
+        live = {(s.record.owner.worker, s.id) for s in self.table if s.record.owner is not None}
+        assert charged == live
+        assert all(session.move is None for session in self.table)
+
+
+def settings(path: Path, workers: Iterable[str] = ("a", "b"), **changes: Any) -> Config:
+    fields: dict[str, Any] = {
+        "database_path": str(path / "swapd.db"),
+        "socket_dir": str(path),
+        "workers": tuple(WorkerConfig(worker_id=name, engine="sim") for name in workers),
+        "models": (ModelConfig(alias="sim", path=str(path)),),
+        "credentials": (CredentialConfig(namespace="tenant", token="t"),),
+        "self_certify": True,
+        "allow_sim_engine": True,
+        "timers": TIMERS,
+        "limits": LimitConfig(),
+    }
+    return msgspec.structs.replace(Config(**(fields | changes)))
+
+
+@asynccontextmanager
+async def open_world(
+    path: Path,
+    workers: Iterable[str] = ("a", "b"),
+    *,
+    arena_bytes: int | None = 1 << 20,
+    attach: bool = True,
+    store_class: type[Store] = Store,
+    **changes: Any,
+) -> AsyncIterator[World]:
+    """A running coordinator. `attach`: its workers have been found and hold nothing."""
+    config = settings(path, workers, **changes)
+    store = store_class.open(config.database_path)
+    arena = Arena.create(HEADER_BYTES + arena_bytes) if arena_bytes is not None else None
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            async with trio.open_nursery() as actors:
+                world = World(config, store, arena)
+                await actors.start(world.recovery.run)
+                await actors.start(world.supervisor.run)
+                if attach:
+                    for name in world.links:
+                        world.recovery.introduced(name)
+                    for link in world.links.values():
+                        await world.recovery.attached(link, out.Inventory(()))
+                    await world.until(lambda: world.recovery.reconciled)
+                yield world
+                actors.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+    finally:
+        store.close()
+        if arena is not None:
+            arena.close()

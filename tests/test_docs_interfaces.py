@@ -1,0 +1,98 @@
+"""The pages on configuration and command line name everything that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from swapd import config
+from swapd.cli import main
+from swapd.messages import ops
+
+DOCS = Path(__file__).parent.parent / "docs"
+CLI = (DOCS / "cli.md").read_text()
+CONFIGURATION = (DOCS / "configuration.md").read_text()
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "The service": config.Config,
+    "`[[workers]]`": config.WorkerConfig,
+    "`[[models]]`": config.ModelConfig,
+    "`[[credentials]]`": config.CredentialConfig,
+    "`[timers]`": config.TimerConfig,
+    "`[limits]`": config.LimitConfig,
+    "`[sim]`": config.SimConfig,
+}
+
+
+def section(text: str, head: str) -> str:
+    """The part of a page under one `##` heading."""
+    found = re.search(rf"^## {re.escape(head)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, head
+    return found[1]
+
+
+def rows(head: str) -> dict[str, str]:
+    """A section's table: key to default, as written."""
+    found = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(CONFIGURATION, head), re.MULTILINE)
+    return {key: default.strip() for key, default in found}
+
+
+@pytest.mark.parametrize("head", SECTIONS)
+def test_every_setting_is_documented_in_its_section_and_nothing_else_is(head: str) -> None:
+    """H118."""
+    fields = {field.name for field in msgspec.structs.fields(SECTIONS[head])}
+    nested = {"workers", "models", "credentials", "timers", "limits", "sim"}
+    assert set(rows(head)) == fields - (nested if head == "The service" else set())
+
+
+@pytest.mark.parametrize("head", SECTIONS)
+def test_documented_defaults_are_the_real_ones(head: str) -> None:
+    for field in msgspec.structs.fields(SECTIONS[head]):
+        told = rows(head).get(field.name)
+        if told is None:
+            continue
+        if field.required:
+            assert told == "required", field.name
+        elif field.default is None or field.default == ():
+            assert told in ("none", "`[]`", "the context", "the checkpoint's"), field.name
+        elif "iB" in told:
+            number, unit = told.split()
+            assert int(number) << {"MiB": 20, "GiB": 30}[unit] == field.default, field.name
+        else:
+            value = field.default
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            quoted = f'"{value}"' if isinstance(value, str) else written.removesuffix(".0")
+            assert told == f"`{quoted}`", field.name
+
+
+def test_the_example_is_a_configuration_that_is_taken() -> None:
+    from swapd.config_file import parse_config
+
+    example = re.search(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    assert example is not None
+    parsed = parse_config(example[1].replace("…", "0" * 64), folder=Path("/srv"), name="swapd.toml")
+    assert [worker.worker_id for worker in parsed.workers] == ["a", "b"]
+
+
+def test_every_command_has_its_section() -> None:
+    assert set(re.findall(r"^## swapd (\S+)", CLI, re.MULTILINE)) == set(main.commands)
+
+
+def test_every_option_that_the_page_names_exists() -> None:
+    known = {
+        option
+        for command in main.commands.values()
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+    }
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", CLI)) <= known | {"--help"}
+
+
+def test_every_ops_command_is_named() -> None:
+    for command in ops.OpsCommand.__args__:
+        assert f"`{command.__struct_config__.tag}`" in section(CLI, "Scripts"), command
