@@ -131,7 +131,7 @@ class Deployment:
                     status, _ = await self.client.request("GET", "/readyz", timeout_s=2)
                     if status == 200:
                         views = await self.workers()
-                        if sum(view["state"] == "ready" for view in views.values()) >= workers:
+                        if sum(v["state"] == "ready" and bool(v["stats"]) for v in views.values()) >= workers:
                             return
                 except Unreachable:
                     pass
