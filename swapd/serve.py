@@ -162,7 +162,7 @@ class Coordinator:
             run_ops, self.service, self.bus, socket_dir=config.socket_dir, context=self.context
         )
         await doors.start(run_ops_here)
-        app = create_app(self.service, config.limits)
+        app = create_app(self.service, config.limits, host_names=frozenset({config.host}))
         serve_here = partial(
             serve_http,
             app,

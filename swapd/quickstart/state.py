@@ -130,6 +130,14 @@ max_model_len = 8192
 kv_cache_bytes = {KV_CACHE_BYTES}
 max_num_seqs = 8
 
+# A step takes long where other programs want the same cores.
+[timers]
+rpc_s = 10
+reserve_s = 20
+freeze_s = 10
+prepare_s = 20
+activate_s = 10
+
 [[credentials]]
 namespace = "me"
 token = {quote(state.tenant_token)}
