@@ -130,14 +130,6 @@ max_model_len = 8192
 kv_cache_bytes = {KV_CACHE_BYTES}
 max_num_seqs = 8
 
-# A step takes long where other programs want the same cores.
-[timers]
-rpc_s = 10
-reserve_s = 20
-freeze_s = 10
-prepare_s = 20
-activate_s = 10
-
 [[credentials]]
 namespace = "me"
 token = {quote(state.tenant_token)}
@@ -148,8 +140,13 @@ token = {quote(state.operator_token)}
 is_operator = true
 
 [timers]
-# A laptop that does other things starts slowly.
+# A laptop that does other things starts slowly, and its steps take long.
 worker_start_s = 600.0
+rpc_s = 10.0
+reserve_s = 20.0
+freeze_s = 10.0
+prepare_s = 20.0
+activate_s = 10.0
 """,
     )
 

@@ -107,7 +107,7 @@ async def test_a_stop_string_that_crosses_a_move_is_found_and_hidden(service: De
 
 
 async def test_a_killed_worker_is_replaced_and_its_session_replayed(service: Deployment) -> None:
-    """H73, H145, H158, B32: permitted replay on the other worker; counted as recomputed; the worker returns."""
+    """H73, H145, H158, B32: replay where permitted, counted as recomputed; the worker returns."""
     session = await service.create(f"3. {TEXT * 2}", 60, allow_replay_fallback=True)
     async with reading(service, session) as readings:
         await readings[0].wait_tokens(10)
