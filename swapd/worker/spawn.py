@@ -8,6 +8,7 @@ children and for workers started elsewhere alike.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import select
@@ -96,7 +97,26 @@ def find(config: Config, worker: WorkerConfig) -> WorkerProcess | None:
         pidfd = os.pidfd_open(ready.pid)
     except OSError:
         return None
+    # Asked after the pidfd is open: with the lock held, the pid cannot be a later process's.
+    if not _lock_held(Path(config.socket_dir) / f"{worker.worker_id}.lock"):
+        os.close(pidfd)
+        return None
     return WorkerProcess(ready, pidfd)
+
+
+def _lock_held(path: Path) -> bool:
+    """Whether a live worker holds its lock file (H106); a ready file alone may be a dead one's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def settings_for(config: Config, worker: WorkerConfig) -> WorkerSettings:

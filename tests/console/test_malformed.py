@@ -90,7 +90,8 @@ async def test_all_malformed_clients_at_once(service):
         ("garbage", 400), ("no host", 400), ("negative content length", 400), ("huge header", 431),
         ("http/2 preface and junk", 505), ("http/2 upgrade with bad settings", 200), ("two hosts", 400),
         ("length beyond every number", 400), ("HTTP/9.9", 505), ("HTTP to a websocket route", 422),
-        ("websocket without version", 400), ("websocket to no route", 404), ("websocket with trailing bytes", 400), ("path with bad escapes", 404),
+        ("websocket without version", 400), ("websocket to no route", 404),
+        ("websocket with trailing bytes", 400), ("path with bad escapes", 404),
     ],
 )  # fmt: skip
 async def test_what_can_be_answered_is_answered(service, name, status):

@@ -278,6 +278,8 @@ class EngineClaims:
                 for key in keys:
                     engine.unhold(key)
                     engine.unhold(key)
+                transcript.run(engine, 1)
+                assert sorted(transcript.steps[-1].batch) == [(key, 1) for key in keys]
             transcript.run(engine)
         assert transcript.outputs["held0"] == transcript.outputs["calm0"]
         assert transcript.outputs["held1"] == transcript.outputs["calm1"]

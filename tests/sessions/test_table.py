@@ -1,4 +1,4 @@
-"""The way of a token from its owner to its readers, and the ends of sessions (H3, H16 to H19, H32, H40)."""
+"""The way of a token from its owner to its readers, and the ends of sessions."""
 
 from __future__ import annotations
 
