@@ -236,7 +236,14 @@ class ScriptedLink:
 class World:
     """All of it. `table`, `supervisor` and so on are the real ones."""
 
-    def __init__(self, config: Config, store: Store, arena: Arena | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        arena: Arena | None,
+        info: out.EngineInfo = INFO,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.config = config
         self.store = store
         self.arena = arena
@@ -244,7 +251,9 @@ class World:
         self.links: dict[str, Any] = {}
         self.ledger = CapacityLedger()
         tokenizer = SimTokenizer(1024)
-        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
+        self.table = SessionTable(
+            store, tokenizer, self.ledger, self.links, window=config.window_tokens, wall=wall
+        )
         self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
         self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
         self.table.on_orphan = self.recovery.look_at
@@ -261,9 +270,10 @@ class World:
             arena,
             self.leases,
             None if arena is not None else SwapdError(Code.ARENA_UNAVAILABLE, "none"),
+            wall,
         )
         for worker in config.workers:
-            self.add_worker(worker.worker_id)
+            self.add_worker(worker.worker_id, info)
 
     def add_worker(self, name: str, info: out.EngineInfo = INFO) -> ScriptedLink:
         link = ScriptedLink(self, name, info)
@@ -393,6 +403,8 @@ async def open_world(
     arena_bytes: int | None = 1 << 20,
     attach: bool = True,
     store_class: type[Store] = Store,
+    info: out.EngineInfo = INFO,
+    wall: Callable[[], float] = time.time,
     **changes: Any,
 ) -> AsyncIterator[World]:
     """A running coordinator. `attach`: its workers have been found and hold nothing."""
@@ -403,7 +415,7 @@ async def open_world(
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
             async with trio.open_nursery() as actors:
-                world = World(config, store, arena)
+                world = World(config, store, arena, info, wall)
                 await actors.start(world.recovery.run)
                 await actors.start(world.supervisor.run)
                 if attach:
