@@ -53,7 +53,7 @@ class DrainBook:
     mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
     landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
-    """Sessions whose move was committed, but not settled, when the coordinator ended: target and new epoch."""
+    """Sessions whose move was committed, not settled, when the coordinator ended: target and new epoch."""
     _failures: dict[str, int] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
 

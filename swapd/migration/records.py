@@ -44,9 +44,9 @@ def drain_record(book: DrainBook) -> DrainRecord:
 
 
 def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook:
-    """The book of a drain that a restart takes up again (decision 10, B16); `moves` are its own, all finished.
+    """The book of a drain that a restart takes up again (decision 10, B16); `moves` are its own, finished.
 
-    The drain's row is written when its state changes, so what became of single sessions is in the moves (H54).
+    The drain's row is written when its state changes: what became of single sessions is in the moves (H54).
     """
     book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
     book.state = record.state
@@ -55,7 +55,7 @@ def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook
         if move.stats is not None:
             book.note(move.stats)
             continue
-        # Closed by the restart. A committed one has landed if the session is found there: that shows later (RY).
+        # Closed by the restart. A committed one has landed if the session is found there; that shows later.
         landed = move.outcome == "completed_native"
         if landed:
             book.landed[move.session] = (move.target, move.epoch + 1)

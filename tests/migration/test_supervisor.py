@@ -616,7 +616,7 @@ async def test_a_resumed_drain_moves_nothing_before_reconciliation(tmp_path: Pat
 
 @pytest.mark.parametrize("came", [True, False])
 async def test_a_resumed_drain_says_what_its_moves_came_to(tmp_path: Path, came: bool) -> None:
-    """H54, H65, RY, RQ: outcomes of before the restart stay, and a committed move is native where it landed."""
+    """H54, H65, RY: outcomes from before the restart stay; a committed move is native where it landed."""
     async with open_world(tmp_path, attach=False) as world:
         session = await world.session(worker="b")
         source, target = world.a.owner, world.b.owner
