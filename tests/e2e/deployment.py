@@ -99,12 +99,19 @@ class Deployment:
 
     # Processes -------------------------------------------------------------------------------
 
-    async def start(self, *, ready_s: float = 60.0) -> None:
-        """Start the coordinator and wait until it admits."""
+    async def start(self, *, ready_s: float = 60.0, workers: int = 2) -> None:
+        """Start the coordinator and wait until it admits and so many workers are ready."""
+        self.launch()
+        url = await self._announced(ready_s)
+        self.client = HttpClient(url, TOKEN)
+        await self.wait_ready(ready_s, workers)
+
+    def launch(self) -> None:
+        """Start the coordinator's process and wait for nothing."""
         out = (self.folder / "serve.out").open("wb")
         err = (self.folder / "serve.err").open("ab")
         with out, err:
-            self.process = subprocess.Popen(  # noqa: ASYNC220  # returns at once; outlives this task
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "swapd", "serve", "--config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -112,16 +119,19 @@ class Deployment:
                 cwd=REPO,
                 start_new_session=True,
             )
-        url = await self._announced(ready_s)
-        self.client = HttpClient(url, TOKEN)
-        await self.wait_ready(ready_s)
+
+    def announced(self) -> str | None:
+        """Where the coordinator of the last start listens, once it says so."""
+        for line in (self.folder / "serve.out").read_text().splitlines():
+            if "http://" in line:
+                return line.split()[-1]
+        return None
 
     async def _announced(self, within_s: float) -> str:
         with trio.fail_after(within_s):
             while True:
-                for line in (self.folder / "serve.out").read_text().splitlines():
-                    if "http://" in line:
-                        return line.split()[-1]
+                if url := self.announced():
+                    return url
                 if self.process is not None and self.process.poll() is not None:
                     raise AssertionError(f"the coordinator ended: {self.log()}")
                 await trio.sleep(0.02)
@@ -172,8 +182,8 @@ class Deployment:
         """The end of the coordinator's log, for messages."""
         return (self.folder / "serve.err").read_text()[-3000:]
 
-    def close(self) -> None:
-        """End all processes and the folder; nothing may be left. Repeats do nothing."""
+    def close(self, keep: bool = False) -> None:
+        """End all processes and, unless it is to be kept, the folder. Repeats do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -195,7 +205,8 @@ class Deployment:
             time.sleep(0.05)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
         assert not left, f"processes were left behind: {left}"
 
     def processes(self) -> list[int]:
