@@ -19,7 +19,7 @@ from ops.handoff_bench.rounds import RoundResult
 from swapd.config import ModelConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
-from swapd.messages.generation import GenerationSpec, Sampling
+from swapd.messages.generation import GenerationSpec
 from swapd.sessions.record import namespace_salt
 
 PREFILL_WORTH: Final = 0.2
@@ -65,7 +65,7 @@ def control_round(
         GenerationSpec(
             session=stream.session,
             prompt=stream.plan.prompt,
-            sampling=Sampling(temperature=stream.plan.temperature, seed=stream.plan.seed, ignore_eos=True),
+            sampling=stream.plan.sampling,
             max_new_tokens=result.plan.budget,
             salt=namespace_salt(namespace),
         )
