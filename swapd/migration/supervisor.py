@@ -224,7 +224,9 @@ class MigrationSupervisor:
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
             else:
-                book.ended(name, "completed_replay", Code.SOURCE_LOST if book.mode == "native" else None)
+                reason = Code.SOURCE_LOST if book.mode == "native" else None
+                rebuilt = session.rebuilt_positions if session is not None else 0
+                book.ended(name, "completed_replay", reason, rebuilt)
 
     def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
         """Plan what can leave now and let it go."""

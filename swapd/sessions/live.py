@@ -35,6 +35,8 @@ class LiveSession:
         self.unread_since: float | None = now
         self.move: str | None = None
         self.recovering = False
+        self.rebuilt_positions = 0
+        """Positions that its last replay had to make anew, prefix-cache hits of the worker included."""
         self.taking = True
         """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text
