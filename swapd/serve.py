@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,7 @@ from swapd.worker.link import WorkerLink
 log = logging.getLogger("swapd.serve")
 
 GRACEFUL_S: Final = 1.0
+SWITCH_INTERVAL_S: Final = 0.0005
 
 
 async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lambda host, port: None) -> None:
@@ -61,6 +63,8 @@ async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lam
     Raises `config_invalid`, `coordinator_lock_held` and the other codes of a start that cannot be.
     `announce` is told where HTTP listens.
     """
+    # Threads of ours wait for the interpreter with a client's token in hand (store, links).
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     config, warnings = load_config(config_path)
     for warning in warnings:
         log.warning("configuration", extra={"reason": warning})
@@ -158,7 +162,7 @@ class Coordinator:
             run_ops, self.service, self.bus, socket_dir=config.socket_dir, context=self.context
         )
         await doors.start(run_ops_here)
-        app = create_app(self.service, config.limits)
+        app = create_app(self.service, config.limits, host_names=frozenset({config.host}))
         serve_here = partial(
             serve_http,
             app,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swapd.api import Outcome, SessionOutcome
 from swapd.errors import Code
@@ -39,10 +39,16 @@ class Move:
     failed_in: Phase | None = None
     cancelled: bool = False
     """Its drain was cancelled: it goes no further than it must (H61)."""
+    timings_ms: dict[str, float] = field(default_factory=dict)
 
     def enter(self, event: Event) -> None:
         """Take a step of the transaction. Raises `IllegalMove`."""
         self.phase = advance(self.phase, event)
+
+    def mark(self, name: str, now: float) -> None:
+        """Note a moment of the pause, by the freeze command's clock."""
+        if self.frozen_at is not None:
+            self.timings_ms[name] = (now - self.frozen_at) * 1000
 
     def fail(self, code: Code | str, event: Event = Event.FAILED) -> None:
         """End the move early; where it stood is kept for the clean-up and the record."""
@@ -75,4 +81,5 @@ class Move:
             recomputed_tokens=0,
             copy_started_at=self.copy_started_at,
             copy_ended_at=self.copy_ended_at,
+            timings_ms=self.timings_ms,
         )

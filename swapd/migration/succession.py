@@ -54,6 +54,7 @@ async def activate(route: Route, moves: Sequence[Move]) -> None:
             move.reason = Code.SESSION_UNKNOWN
             continue
         move.enter(Event.ACTIVATED)
+        move.mark("activated", trio.current_time())
         route.table.regrant(move.session)
 
 
@@ -104,6 +105,7 @@ def _complete(route: Route, move: Move) -> None:
         move.enter(Event.ACTIVATED)
     move.reason = None
     move.resumed_at = trio.current_time()
+    move.mark("first_token", move.resumed_at)
     route.source.tell(Release(move.session.id, move.epoch))
     move.enter(Event.RELEASED)
     move.enter(Event.FINISHED)

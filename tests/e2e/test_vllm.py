@@ -6,6 +6,7 @@ step schedule; here the claims are about streams, outcomes and what is left behi
 
 from __future__ import annotations
 
+import itertools
 import signal
 import statistics
 from collections.abc import AsyncIterator
@@ -55,7 +56,7 @@ async def test_a_generation_moves_while_its_client_reads_on(service: Deployment)
 def worst_gap(one: Reading) -> float:
     """The largest gap in median intervals. Told, not asserted: the machine may be busy."""
     times = [event.at_s for event in one.events if event.name == "token"]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
     return max(gaps) / statistics.median(gaps)
 
 
@@ -106,7 +107,7 @@ async def test_a_stop_string_that_crosses_a_move_is_found_and_hidden(service: De
 
 
 async def test_a_killed_worker_is_replaced_and_its_session_replayed(service: Deployment) -> None:
-    """H73, H145, H158, B32: permitted replay on the other worker; counted as recomputed; the worker returns."""
+    """H73, H145, H158, B32: replay where permitted, counted as recomputed; the worker returns."""
     session = await service.create(f"3. {TEXT * 2}", 60, allow_replay_fallback=True)
     async with reading(service, session) as readings:
         await readings[0].wait_tokens(10)

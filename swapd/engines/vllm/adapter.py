@@ -117,6 +117,10 @@ class VllmEngine:
     def set_prefill(self, on: bool) -> None:
         self._scheduler.gate_prefill(on)
 
+    def limit_step(self, positions: int | None) -> None:
+        """Compute at most so many positions a step (None: as configured), to repeat a recorded one."""
+        self._scheduler.limit_step(positions)
+
     # steps
 
     def runnable(self) -> bool:

@@ -31,12 +31,14 @@ class HandoffScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not typed fo
     """A scheduler whose requests can leave and arrive between two steps. Engine thread only."""
 
     running: list[Request]
+    max_num_scheduled_tokens: int
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.reserved: dict[str, Request] = {}
         self.held: dict[str, Request] = {}
         self.prefill_on = True
+        self._configured_step = self.max_num_scheduled_tokens
         self.on_scheduled: Callable[[SchedulerOutput], None] = lambda output: None
         # A step that found nothing to do would find nothing again until something changes.
         self._stalled = False
@@ -119,6 +121,11 @@ class HandoffScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not typed fo
     def gate_prefill(self, on: bool) -> None:
         self._stalled = False
         self.prefill_on = on
+
+    def limit_step(self, positions: int | None) -> None:
+        """Set a step's token budget; None: the configured one."""
+        self._stalled = False
+        self.max_num_scheduled_tokens = self._configured_step if positions is None else positions
 
     def runnable(self) -> bool:
         """Whether a step would compute something. vLLM's own predicate also counts who cannot run."""
