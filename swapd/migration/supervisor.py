@@ -25,8 +25,8 @@ from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
-from swapd.migration.pictures import candidate, traveller
-from swapd.migration.planner import Assignment, plan
+from swapd.migration.pictures import candidate, holders, progress, traveller
+from swapd.migration.planner import Assignment, Refusal, plan
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.wave import Wave
 from swapd.sessions.admission import Admission
@@ -252,7 +252,8 @@ class MigrationSupervisor:
             certified=self._config.self_certify,
         )
         for refusal in refusals:
-            book.waiting(refusal.session, str(refusal.code), "planned")
+            detail = self._detail(refusal, source.name)
+            book.waiting(refusal.session, str(refusal.code), "planned", detail)
         by_target: dict[str, list[Move]] = {}
         for assignment in assignments:
             try:
@@ -267,6 +268,16 @@ class MigrationSupervisor:
             wave = Wave(self._config, self._table, source, self._links[target], batch, moves)
             self._waves[book.id].append(wave)
             nursery.start_soon(self._carry, book, wave)
+
+    def _detail(self, refusal: Refusal, source: str) -> str | None:
+        """For people: who holds the targets' places (H48), or how far the session is (H56)."""
+        if refusal.code is Code.TARGET_FULL:
+            others = [name for name in self._links if name != source]
+            return holders(self._table, self._ledger, others)
+        if refusal.code is Code.NOT_ELIGIBLE:
+            session = self._table.get(refusal.session)
+            return progress(session) if session is not None else None
+        return None
 
     def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move:
         """Borrow what a move needs. Raises why that cannot be."""
