@@ -311,7 +311,7 @@ def test_the_reference_itself_depends_on_every_byte() -> None:
 
 
 async def test_without_an_arena_that_is_large_enough_sessions_stay_and_serving_goes_on() -> None:
-    """H91, H92: a move is refused with both sizes; the limits tell what the arena is; nothing else suffers."""
+    """H91, H92: a move is refused with both sizes, the limits tell what the arena is, serving goes on."""
     deployment = Deployment("sim", extra=EXTRA)
     text = deployment.config.read_text().replace(f"arena_bytes = {64 << 20}", "arena_bytes = 1048576")
     deployment.config.write_text(text)
