@@ -140,6 +140,7 @@ def _draw(axis: Any, group: Sequence[Json], sessions: int) -> None:
     axis.annotate("3 intervals", (contexts[0], 3), fontsize=7, color="0.4", va="bottom")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
+    axis.set_ylim(bottom=1)
     axis.set_xticks(contexts, [f"{context:,}" for context in contexts])
     axis.minorticks_off()
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

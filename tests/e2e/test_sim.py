@@ -308,3 +308,29 @@ def test_the_reference_itself_depends_on_every_byte() -> None:
     assert reference(prompt(1), 50, temperature=0.7, seed=1) != reference(
         prompt(1), 50, temperature=0.7, seed=2
     )
+
+
+async def test_without_an_arena_that_is_large_enough_sessions_stay_and_serving_goes_on() -> None:
+    """H91, H92: a move is refused with both sizes, the limits tell what the arena is, serving goes on."""
+    deployment = Deployment("sim", extra=EXTRA)
+    text = deployment.config.read_text().replace(f"arena_bytes = {64 << 20}", "arena_bytes = 1048576")
+    deployment.config.write_text(text)
+    try:
+        await deployment.start()
+        transfer = (await deployment.call("GET", "/v1/limits"))["transfer"]
+        assert transfer["kind"] == "arena"
+        assert transfer["bytes"] <= 1048576
+        assert isinstance(transfer["page_locked"], bool)
+        session = await deployment.create(prompt(7, 4300), 100)
+        async with reading(deployment, session) as readings:
+            await readings[0].wait_tokens(5)
+            view = await deployment.drain(await deployment.where(session), {"deadline_s": 0.3})
+            assert view["state"] == "blocked"
+            (outcome,) = view["sessions"]
+            assert outcome["reason"] == "arena_too_small"
+            needed = -(-4400 // 16) * 4096
+            assert str(needed) in outcome["detail"]
+            await deployment.call("DELETE", f"/v1/drains/{view['id']}")
+        assert readings[0].tokens == reference(prompt(7, 4300), 100)
+    finally:
+        await trio.to_thread.run_sync(deployment.close)

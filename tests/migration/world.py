@@ -51,10 +51,10 @@ TIMERS = TimerConfig(
     freeze_s=0.05,
     prepare_s=0.05,
     activate_s=0.05,
-    decide_s=0.4,
+    decide_s=1.0,
     import_orphan_s=10.0,
     sweep_s=0.05,
-    worker_start_s=0.4,
+    worker_start_s=1.0,
 )
 INFO = out.EngineInfo(
     engine="sim",
