@@ -58,7 +58,7 @@ def read_page(text: str, page: str) -> Iterator[Rule]:
         if match and match["state"] in STATES:
             yield Rule(match["number"], match["state"], match["text"], page, line)
         elif NEARLY_RULE_LINE.match(content):
-            raise RulesError(f"{page}:{line}: write it as - **H1** `planned` text, or `done`.")
+            raise RulesError(f"{page}:{line}: write it as - **H1** `planned` text, or `done`, or `dropped`.")
 
 
 def read_rules(folder: Path = ROOT / "docs" / "rules") -> dict[str, Rule]:

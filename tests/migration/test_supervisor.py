@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from swapd.api import Caller, DrainView, NewSession, SessionOutcome
-from swapd.errors import Code, SwapdError
+from swapd.errors import REASONS, Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.migration.drains import DrainBook
@@ -558,6 +558,60 @@ async def test_what_may_not_move_waits_with_its_reason(
         assert (await noted(world, begun.id)).reason == reason
         assert not world.told(into.Reserve)
         world.check_baseline()
+
+
+async def test_a_full_target_is_named_with_those_that_hold_it(tmp_path: Path) -> None:
+    """H48: the reason's sentence, and the holders; a session that has ended is none of them."""
+    async with open_world(tmp_path, workers=("a",)) as world:
+        world.add_worker("b", msgspec.structs.replace(INFO, max_num_seqs=3))
+        await world.session("holder", worker="b")
+        await world.session("other", worker="b")
+        over = await world.session("over", worker="b")
+        over.move = "mov"  # its charge is its move's to free, so for a moment it outlives the session
+        await world.table.finish(over, "cancelled", Code.SESSION_CANCELLED)
+        await world.session("s")
+        begun = await world.supervisor.start("a", 60, "operator")
+        outcome = await noted(world, begun.id)
+        assert (outcome.reason, outcome.detail) == (Code.TARGET_FULL, "held by holder, other")
+        assert REASONS[Code.TARGET_FULL].sentence == "target already holds the maximum active sessions"
+        over.move = None
+        world.ledger.free("b", "over")
+        world.table.notify()
+        view = await drained(world, begun.id)
+        assert by_session(view)["s"].outcome == "completed_native"
+        world.check_baseline()
+
+
+async def test_many_holders_are_counted_beyond_the_first(tmp_path: Path) -> None:
+    """H48: a reason stays readable."""
+    async with open_world(tmp_path, workers=("a",)) as world:
+        world.add_worker("b", msgspec.structs.replace(INFO, max_num_seqs=18, usable_blocks=2000))
+        for number in range(18):
+            await world.session(f"h{number:02}", worker="b", tokens=0)
+        await world.session("s")
+        begun = await world.supervisor.start("a", 60, "operator")
+        detail = (await noted(world, begun.id)).detail
+        assert detail is not None
+        assert detail.startswith("held by h00, h01, ")
+        assert detail.endswith("h15 and 2 more")
+
+
+@pytest.mark.parametrize(("received", "detail"), [(0, "still in prefill"), (1, "no accepted token")])
+async def test_a_session_that_is_not_eligible_says_how_far_it_is(
+    tmp_path: Path, received: int, detail: str
+) -> None:
+    """H56: both are worth waiting for."""
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=0)
+        session.received += [7] * received
+        begun = await world.supervisor.start("a", 60, "operator")
+        outcome = await noted(world, begun.id)
+        assert (outcome.reason, outcome.detail) == (Code.NOT_ELIGIBLE, detail)
+        assert REASONS[Code.NOT_ELIGIBLE].sentence == "session has not reached an eligible boundary"
+        session.received.clear()
+        world.a.speak("s", 101)
+        view = await drained(world, begun.id)
+        assert by_session(view)["s"].outcome == "completed_native"
 
 
 async def test_two_workers_that_drain_do_not_swap_their_sessions(tmp_path: Path) -> None:
