@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FILLER: Final = "filler"
 """A generation of our own: a step with only it empties the batch's rows, so that they can be filled anew."""
 FILLER_PROMPT: Final = (101, 202, 303, 404)
-FILLER_STEPS: Final = 1024
+FILLER_STEPS: Final = 64
+"""It begins anew when they are used up; any model length has room for it."""
 
 
 class Control:

@@ -183,8 +183,11 @@ class MigrationSupervisor:
                         continue
                     await self._table.wait_activity(EVALUATE_EVERY_S)
             if book.state == "cancelled":
-                for session in self._left(book):
-                    book.ended(session.id, "cancelled", Code.DRAIN_CANCELLED)
+                # What ended since the last look has its own outcome; only who is still here was cancelled (H54).
+                here = {session.id for session in self._left(book)} | self._undecided(seen)
+                self._note_departed(book, seen - here)
+                for name in here:
+                    book.ended(name, "cancelled", Code.DRAIN_CANCELLED)
             await self._save(book)
             self._reopen(book.worker)
         except* SwapdError as group:

@@ -477,6 +477,21 @@ async def test_a_drain_cancelled_after_the_commit_lets_the_move_complete(tmp_pat
         world.check_baseline()
 
 
+async def test_a_session_that_ends_just_before_its_drain_is_cancelled_has_its_own_outcome(
+    tmp_path: Path,
+) -> None:
+    """H54: exactly one outcome a session, also where the drain never looked again after the end."""
+    async with open_world(tmp_path, migration_enabled=False) as world:
+        session = await world.session()
+        await world.session("stays")
+        begun = await world.supervisor.start("a", 60, "operator")
+        await noted(world, begun.id)
+        await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
+        found = by_session(await world.supervisor.cancel(begun.id))
+        assert (found["s"].outcome, found["s"].reason) == ("cancelled", Code.SESSION_CANCELLED)
+        assert (found["stays"].outcome, found["stays"].reason) == ("cancelled", Code.DRAIN_CANCELLED)
+
+
 async def test_a_blocked_drain_can_be_cancelled_and_a_new_one_begun(tmp_path: Path) -> None:
     """H60, H157"""
     async with open_world(tmp_path) as world:
