@@ -116,6 +116,9 @@ class SessionOutcome(msgspec.Struct, frozen=True):
     recomputed_tokens: int = 0
     copy_started_at: float | None = None
     copy_ended_at: float | None = None
+    timings_ms: dict[str, float] = {}
+    """Where the pause went, in ms after the freeze command: `boundary` (the source's last step ended),
+    `frozen`, `prepared`, `committed`, `activated`, `first_token`; `export` and `import` are the copies."""
     detail: str | None = None
     """Names and numbers of the reason, for people."""
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import trio
@@ -25,6 +25,7 @@ from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.to_worker import Schedule
+from swapd.migration.drains import check_deadline
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
@@ -34,8 +35,6 @@ from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
 from swapd.store.writer import Store
 from swapd.worker.link import WorkerLink
-
-MAX_DEADLINE_S: Final = 24 * 3600.0
 
 
 class SwapdService:
@@ -130,10 +129,9 @@ class SwapdService:
     ) -> DrainView:
         _operator(caller)
         self._check_ready()
+        check_deadline(deadline_s)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
-        if not 0 <= deadline_s <= MAX_DEADLINE_S:
-            raise SwapdError(Code.INVALID_REQUEST, f"deadline_s goes from 0 to {MAX_DEADLINE_S:.0f}")
         return await self._supervisor.start(worker, deadline_s, origin, mode)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
@@ -198,7 +196,7 @@ class SwapdService:
             max_context_tokens=self._admission.context(),
             max_active_sessions=self._config.max_active_sessions,
             window_tokens=self._config.window_tokens,
-            arena_bytes=self._config.arena_bytes if self._config.transfer_arena else 0,
+            transfer=self._supervisor.loans.transfer(),
         )
         return limits
 

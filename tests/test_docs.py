@@ -103,7 +103,10 @@ def test_every_fence_has_a_known_kind() -> None:
     kinds = {
         match["language"] for page in PAGES for match in FENCE.finditer(page.read_text(encoding="utf-8"))
     }
-    assert kinds <= {"", "console", "bash", "toml"}
+    assert kinds <= {"", "console", "bash", "toml", "python"}
+    for page in PAGES:
+        for body in blocks(page, "python"):
+            compile(body, page.name, "exec")
 
 
 def test_the_pages_are_all_in_the_index() -> None:

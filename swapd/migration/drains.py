@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from swapd.api import DrainMode, DrainOrigin, DrainState, DrainView, Outcome, SessionOutcome
+from swapd.errors import Code, SwapdError
 
 DRAIN_TRANSITIONS: Final[dict[DrainState, frozenset[DrainState]]] = {
     "running": frozenset({"drained", "blocked", "cancelled"}),
@@ -21,6 +22,7 @@ DRAIN_TRANSITIONS: Final[dict[DrainState, frozenset[DrainState]]] = {
     "drained": frozenset(),
     "cancelled": frozenset(),
 }
+MAX_DEADLINE_S: Final = 24 * 3600.0
 FINAL_OUTCOMES: Final[frozenset[str]] = frozenset(
     {"completed_native", "completed_replay", "completed_redispatch", "parked", "cancelled", "failed"}
 )
@@ -28,6 +30,12 @@ FINAL_OUTCOMES: Final[frozenset[str]] = frozenset(
 
 RETRY_FIRST_S: Final = 0.25
 RETRY_MAX_S: Final = 8.0
+
+
+def check_deadline(deadline_s: float | None) -> None:
+    """Raise `invalid_request` for a deadline that no drain can have (A23)."""
+    if deadline_s is not None and not 0 < deadline_s <= MAX_DEADLINE_S:
+        raise SwapdError(Code.INVALID_REQUEST, f"deadline_s is above 0 and at most {MAX_DEADLINE_S:.0f}")
 
 
 @dataclass
@@ -81,9 +89,17 @@ class DrainBook:
         """Whether a session may be sent off (again) now."""
         return now >= self._not_before.get(session, now)
 
-    def ended(self, session: str, outcome: Outcome, reason: str | None, phase: str = "planned") -> bool:
-        """A session that left the worker without being moved."""
-        return self.note(SessionOutcome(session=session, outcome=outcome, reason=reason, phase=phase))
+    def ended(self, session: str, outcome: Outcome, reason: str | None, recomputed_tokens: int = 0) -> bool:
+        """A session that left the worker unmoved; a replay says how many positions it cost (H73)."""
+        return self.note(
+            SessionOutcome(
+                session=session,
+                outcome=outcome,
+                reason=reason,
+                phase="planned",
+                recomputed_tokens=recomputed_tokens,
+            )
+        )
 
     def evaluate(self, left: set[str], now: float) -> bool:
         """Settle the state from the sessions still on the worker. True when it changed."""

@@ -38,6 +38,7 @@ def drain_record(book: DrainBook) -> DrainRecord:
         created_at=book.created_at,
         finished_at=book.finished_at,
         sessions=tuple(book.outcomes.values()),
+        mode=book.mode,
     )
 
 
@@ -45,6 +46,7 @@ def reopened(record: DrainRecord) -> DrainBook:
     """The book of a drain that a restart takes up again (decision 10, B16)."""
     book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
     book.state = record.state
+    book.mode = record.mode
     book.outcomes = {outcome.session: outcome for outcome in record.sessions}
     return book
 
@@ -60,4 +62,5 @@ def drain_view(record: DrainRecord) -> DrainView:
         deadline_s=record.deadline_s,
         finished_at=record.finished_at,
         sessions=record.sessions,
+        mode=record.mode,
     )

@@ -13,6 +13,7 @@ There is no roll-back: the re-home is decided by the store, and told to the sour
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,7 +26,7 @@ from swapd.migration.ends import end_reason
 from swapd.migration.move import Move
 from swapd.migration.route import Route
 from swapd.migration.transaction import Event, Phase
-from swapd.store.ledger import assign_owner
+from swapd.store.ledger import MoveCommit, commit_move
 
 log = logging.getLogger("swapd.migration")
 
@@ -53,6 +54,7 @@ async def activate(route: Route, moves: Sequence[Move]) -> None:
             move.reason = Code.SESSION_UNKNOWN
             continue
         move.enter(Event.ACTIVATED)
+        move.mark("activated", trio.current_time())
         route.table.regrant(move.session)
 
 
@@ -103,6 +105,7 @@ def _complete(route: Route, move: Move) -> None:
         move.enter(Event.ACTIVATED)
     move.reason = None
     move.resumed_at = trio.current_time()
+    move.mark("first_token", move.resumed_at)
     route.source.tell(Release(move.session.id, move.epoch))
     move.enter(Event.RELEASED)
     move.enter(Event.FINISHED)
@@ -126,13 +129,15 @@ async def _rehome(route: Route, move: Move, position: int) -> None:
         move.fail(Code.TARGET_LOST)
         move.outcome = "failed"
         return
+    epoch = move.epoch + 2
+    back = MoveCommit(
+        f"{move.id}.back", session.id, move.target, move.epoch + 1, position, source, time.time()
+    )
     with trio.CancelScope(shield=True):  # one disk write: what it says has to be told
-        epoch = await route.store.commit(
-            lambda db: assign_owner(db, session.id, move.epoch + 1, source, position)
-        )
-        if epoch is not None:
+        result = await route.store.commit(lambda db: commit_move(db, back))
+        if result == "committed":
             route.table.change(session, owner=source, epoch=epoch)
-    if epoch is None:
+    if result != "committed":
         if not session.ended and session.durable <= position:
             move.fail(Code.EPOCH_STALE)
             move.outcome = "failed"

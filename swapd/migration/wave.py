@@ -155,6 +155,8 @@ class Wave:
         by_id = {item.move: item for item in answer.items}
         for move in asked:
             code = self._take_frozen(move, by_id.get(move.id), asked_at)
+            move.mark("frozen", trio.current_time())
+            move.timings_ms |= {"boundary": answer.boundary_ms, "export": answer.export_ms}
             if code is not None:
                 self._abort([move], code)
         self._drop_ended(asked)
@@ -176,6 +178,8 @@ class Wave:
         move.frozen_at = at  # from the command on, as H197 measures
         if item.manifest is not None:
             move.frozen_bytes = len(item.manifest.blocks) * self._route.block_bytes
+            tail = sum(entry.valid for entry in item.manifest.blocks)
+            move.loaded = move.frontier * self._route.block_tokens + tail
         self._route.ride(move)
         return None
 
@@ -202,6 +206,8 @@ class Wave:
                 self._abort([move], result.code if result is not None and result.code else Code.INTERNAL)
                 continue
             move.enter(Event.PREPARED)
+            move.mark("prepared", trio.current_time())
+            move.timings_ms["import"] = answer.import_ms
             route.ride(move)
         return [move for move in waiting if move.phase is Phase.PREPARED]
 
@@ -235,6 +241,7 @@ class Wave:
             for move, result in zip(moves, results, strict=True):
                 if result == "committed":
                     move.enter(Event.COMMITTED)
+                    move.mark("committed", trio.current_time())
                     route.table.change(move.session, owner=move.target, epoch=move.epoch + 1)
         self._abort(moves, Code.EPOCH_STALE)
         return [move for move in moves if move.phase is Phase.COMMITTED]

@@ -87,6 +87,8 @@ async def _main(state: State, child: ServeProcess, port: int, *, once: bool, jso
                 await child.stop()
     if outcome.failure is not None:
         raise outcome.failure
+    if outcome.last_line:
+        click.echo(outcome.last_line)
     # Ctrl-C is how the serving form is meant to end.
     return (EXIT_INTERRUPTED if once else 0) if outcome.interrupted else outcome.status
 
@@ -96,13 +98,14 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.status = 0
+        self.last_line = ""
         self.interrupted = False
         self.failure: SwapdError | None = None
 
     async def keep(self, body: Callable[[], Any]) -> None:
         """Run the body; a refusal is kept, so that it does not arrive wrapped in the nursery's group."""
         try:
-            self.status = await body()
+            self.status, self.last_line = await body()
         except SwapdError as error:
             self.failure = self.failure or error
 
@@ -120,7 +123,8 @@ async def _stop_on_exit(child: ServeProcess, scope: trio.CancelScope, outcome: _
     scope.cancel()
 
 
-async def _use(state: State, port: int, once: bool, json_path: Path | None) -> int:
+async def _use(state: State, port: int, once: bool, json_path: Path | None) -> tuple[int, str]:
+    """The exit code, and the line that is to be the last one printed."""
     url = f"http://{HOST}:{port}"
     client, operator = HttpClient(url, state.tenant_token), HttpClient(url, state.operator_token)
     await _wait_ready(operator)
@@ -131,8 +135,7 @@ async def _use(state: State, port: int, once: bool, json_path: Path | None) -> i
     line = json.dumps(summary)
     if json_path is not None:
         json_path.write_text(line + "\n")  # noqa: ASYNC240 (a few hundred bytes, nothing else runs)
-    click.echo(line)
-    return 0 if succeeded(summary) else EXIT_FAILED
+    return 0 if succeeded(summary) else EXIT_FAILED, line
 
 
 async def _wait_ready(operator: HttpClient) -> None:

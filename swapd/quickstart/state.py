@@ -140,8 +140,13 @@ token = {quote(state.operator_token)}
 is_operator = true
 
 [timers]
-# A laptop that does other things starts slowly.
+# A laptop that does other things starts slowly, and its steps take long.
 worker_start_s = 600.0
+rpc_s = 10.0
+reserve_s = 20.0
+freeze_s = 10.0
+prepare_s = 20.0
+activate_s = 10.0
 """,
     )
 

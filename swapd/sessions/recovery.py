@@ -28,7 +28,7 @@ from swapd.sessions.admission import Admission
 from swapd.sessions.inventory import judge
 from swapd.sessions.live import LiveSession
 from swapd.sessions.table import SessionTable
-from swapd.store.ledger import assign_owner
+from swapd.store.ledger import MoveCommit, assign_owner, commit_move
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.sessions.recovery")
@@ -256,7 +256,8 @@ class Recovery:
             link.tell(Cancel(session.id, epoch))  # whether it started is unknown
             raise
         if outputs:
-            self.replayed_tokens += len(session.record.prompt) + len(outputs) - 1
+            session.rebuilt_positions = len(session.record.prompt) + len(outputs) - 1
+            self.replayed_tokens += session.rebuilt_positions
         self._table.regrant(session)
 
     # A worker that attached ------------------------------------------------------------------
@@ -310,16 +311,16 @@ class Recovery:
 
     async def _come_home(self, session: LiveSession, owner: Owner, item: InventoryItem) -> bool:
         """A new transfer of ownership back to the pinned source, if no token came from the target (B22)."""
-        expected, position = session.record.epoch, item.position
-        if session.recovering:
+        record = session.record
+        if session.recovering or record.owner is None:
             return False
+        name = f"{session.id}.back.{record.epoch}"
+        back = MoveCommit(name, session.id, record.owner, record.epoch, item.position, owner, self._wall())
         with trio.CancelScope(shield=True):  # one disk write
-            epoch = await self._store.commit(
-                lambda db: assign_owner(db, session.id, expected, owner, position)
-            )
-            if epoch is not None:
-                self._table.change(session, owner=owner, epoch=epoch)
-        return epoch is not None
+            result = await self._store.commit(lambda db: commit_move(db, back))
+            if result == "committed":
+                self._table.change(session, owner=owner, epoch=record.epoch + 1)
+        return result == "committed"
 
     def _count(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1

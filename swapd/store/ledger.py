@@ -155,18 +155,13 @@ def commit_move(
     return "committed"
 
 
-def assign_owner(
-    db: sqlite3.Connection, session: str, expected_epoch: int, owner: Owner, position: int | None = None
-) -> int | None:
-    """Give a session to `owner` under a new epoch, without a move: first dispatch, replay, re-home.
+def assign_owner(db: sqlite3.Connection, session: str, expected_epoch: int, owner: Owner) -> int | None:
+    """Give a session to `owner` under a new epoch, without a move: first dispatch, replay.
 
-    Returns the new epoch; None if the session ended, is gone, its epoch is not `expected_epoch`, or what was
-    accepted is not `position` where one is given: a re-home is void once a token came from the target (B22).
+    Returns the new epoch; None if the session ended, is gone, or its epoch is not `expected_epoch`.
     """
     head = _head(db, session)
     if head is None or head.finished_at is not None or head.epoch != expected_epoch:
-        return None
-    if position is not None and head.accepted != position:
         return None
     _set_owner(db, head.key, owner, expected_epoch + 1)
     return expected_epoch + 1

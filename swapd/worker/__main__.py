@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 
 from swapd.errors import SwapdError
+from swapd.log import configure_logging
 from swapd.worker.process import leave, run_worker
 from swapd.worker.settings import load_settings
 
 
 def main() -> int:
     """Run a worker from a settings file; exit code 2 for a refusal, with its code and sentence on stderr."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    configure_logging()
     try:
         return run_worker(load_settings(sys.argv[1]))
     except SwapdError as error:

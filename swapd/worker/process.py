@@ -42,6 +42,8 @@ ENGINE_STOP_S: Final = 5.0
 FLUSH_S: Final = 1.0
 LINGER_MS: Final = 500
 
+SWITCH_INTERVAL_S: Final = 0.0005
+
 _log = logging.getLogger("swapd.worker")
 
 
@@ -51,6 +53,8 @@ def run_worker(settings: WorkerSettings) -> int:
     Raises `SwapdError` when it cannot start: `socket_path_too_long` (H105), `worker_lock_held` (H106),
     `config_invalid`, or what the engine refuses with. Prints one line on stdout when it is ready (H101).
     """
+    # The engine thread computes in Python between its kernels; the link's thread must not wait 5 ms for it.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     paths = WorkerPaths.claim(settings.socket_dir, settings.worker_id)
     # H106: before any bind, for libzmq takes a live path over without a word.
     lock = FileLock.acquire(paths.lock, Code.WORKER_LOCK_HELD)

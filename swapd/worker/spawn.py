@@ -8,6 +8,7 @@ children and for workers started elsewhere alike.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import select
@@ -96,7 +97,26 @@ def find(config: Config, worker: WorkerConfig) -> WorkerProcess | None:
         pidfd = os.pidfd_open(ready.pid)
     except OSError:
         return None
+    # Asked after the pidfd is open: with the lock held, the pid cannot be a later process's.
+    if not _lock_held(Path(config.socket_dir) / f"{worker.worker_id}.lock"):
+        os.close(pidfd)
+        return None
     return WorkerProcess(ready, pidfd)
+
+
+def _lock_held(path: Path) -> bool:
+    """Whether a live worker holds its lock file (H106); a ready file alone may be a dead one's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def settings_for(config: Config, worker: WorkerConfig) -> WorkerSettings:
@@ -120,10 +140,16 @@ async def spawn(config: Config, worker: WorkerConfig) -> WorkerProcess:
     folder = Path(config.socket_dir)
     settings_path = folder / f"{worker.worker_id}.settings.json"
     log_path = folder / f"{worker.worker_id}.log"
-    _write_private(settings_path, msgspec.json.encode(settings_for(config, worker)))
     command = [worker.python or sys.executable, "-m", "swapd", "worker", "--settings", str(settings_path)]
-    pid = _launch(command, log_path)
-    pidfd = os.pidfd_open(pid)
+    try:
+        _write_private(settings_path, msgspec.json.encode(settings_for(config, worker)))
+        pid, pidfd = _launch(command, log_path)
+    except OSError as error:
+        # A full disk or a missing interpreter: this worker's misfortune, not the service's.
+        raise SwapdError(
+            Code.ENGINE_FAILED,
+            f"worker {worker.worker_id} cannot be started: {error.filename or folder}: {error.strerror}",
+        ) from None
     try:
         with trio.fail_after(config.timers.worker_start_s):
             while True:
@@ -151,10 +177,13 @@ async def spawn(config: Config, worker: WorkerConfig) -> WorkerProcess:
         os.close(pidfd)
 
 
-def _launch(command: list[str], log_path: Path) -> int:
-    """Start a process in a session of its own, its output in a file. No object of ours owns its life."""
+def _launch(command: list[str], log_path: Path) -> tuple[int, int]:
+    """Start a process in a session of its own, its output in a file; pid and pidfd. No object owns its life.
+
+    Raises `OSError`; then nothing runs.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    return os.posix_spawn(
+    pid = os.posix_spawn(
         command[0],
         command,
         os.environ,
@@ -165,6 +194,13 @@ def _launch(command: list[str], log_path: Path) -> int:
         ],
         setsid=True,
     )
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:
+        # No descriptor is left. It is our child and not collected yet, so the pid is still its own.
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _ended(pidfd: int) -> bool:

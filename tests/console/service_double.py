@@ -14,6 +14,7 @@ import trio
 
 from swapd.api import (
     Caller,
+    DrainMode,
     DrainOrigin,
     DrainView,
     Event,
@@ -24,6 +25,7 @@ from swapd.api import (
     WorkerView,
 )
 from swapd.errors import Code, SwapdError
+from swapd.migration.drains import check_deadline
 
 TENANT = "tenant-token"
 OTHER = "other-token"
@@ -212,8 +214,14 @@ class ServiceDouble:
         return DrainView("d1", worker, "running", origin, 1.0, 60.0, None, (outcome,))  # type: ignore[arg-type]
 
     async def start_drain(
-        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+        self,
+        caller: Caller,
+        worker: str,
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
     ) -> DrainView:
+        check_deadline(deadline_s)
         if worker != "a":
             raise SwapdError(Code.WORKER_UNKNOWN)
         if self.drains_started:

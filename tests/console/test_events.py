@@ -4,12 +4,13 @@ import random
 
 import pytest
 import trio
+import trio.testing
 
 from console.connection import Deadlines
-from console.streams import StreamTimers
-from tests.console.client import EventSource
+from console.streams import Reader, StreamTimers
+from tests.console.client import WAIT_S, EventSource
 from tests.console.conftest import serving
-from tests.console.service_double import SessionDouble
+from tests.console.service_double import TENANT, SessionDouble
 
 
 async def read_all(source: EventSource) -> list:
@@ -84,6 +85,18 @@ async def test_a_quiet_stream_gives_signs_of_life_and_loses_no_event(service):
             await source.heartbeats(2)
             await session.token()
             assert (await source.frame()).id == position
+
+
+async def test_reading_a_long_replay_lets_others_run(service):
+    session = service.add("s0", tokens=5)
+    async with service.subscribe(service.authenticate(TENANT), "s0", None) as subscription:
+        reader = Reader(subscription, quiet_s=WAIT_S)
+        with trio.testing.assert_checkpoints():
+            assert len(await reader.read()) == 6
+        await session.end()
+        with trio.testing.assert_checkpoints():
+            assert [event.name for event in await reader.read()] == ["completed"]
+        assert await reader.read() is None
 
 
 def test_the_default_heartbeat_is_inside_the_rule():

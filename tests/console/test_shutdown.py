@@ -10,6 +10,7 @@ import trio.testing
 
 from console.app import create_app
 from console.connection import Deadlines
+from console.protocol import WEBSOCKET_PING_INTERVAL_S
 from console.server import serve_http
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
@@ -155,7 +156,7 @@ async def test_nothing_is_left_open_after_many_clients(service):
             for number in range(50):
                 nursery.start_soon(come_and_go, client, EVENTS if number % 2 else UPGRADE)
         await wait_readers(live, 0)
-        with trio.fail_after(WAIT_S):
+        with trio.fail_after(WEBSOCKET_PING_INTERVAL_S / 2):
             while (open_files(), trio.lowlevel.current_statistics().tasks_living) != before:
                 await trio.testing.wait_all_tasks_blocked()
 

@@ -6,6 +6,7 @@ fails the test if anything of the deployment stayed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -86,13 +87,15 @@ class Deployment:
         self.config = self.folder / "swapd.toml"
         self.process: subprocess.Popen[bytes] | None = None
         self.client = HttpClient("http://127.0.0.1:1", TOKEN)
-        self._seen_pids: set[int] = set()
+        self._closed = False
         # A port that stays the same over restarts, so that clients can come back to it.
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.config.write_text(toml(self.folder, port, engine=engine, model=model, extra=extra, top=top))
         self.config.chmod(0o600)
         (self.folder / "s").mkdir(mode=0o700)
+        # A test that is broken off by its time limit never comes to its own clean-up.
+        atexit.register(self.close)
 
     # Processes -------------------------------------------------------------------------------
 
@@ -131,7 +134,7 @@ class Deployment:
                     status, _ = await self.client.request("GET", "/readyz", timeout_s=2)
                     if status == 200:
                         views = await self.workers()
-                        if sum(view["state"] == "ready" for view in views.values()) >= workers:
+                        if sum(v["state"] == "ready" and bool(v["stats"]) for v in views.values()) >= workers:
                             return
                 except Unreachable:
                     pass
@@ -170,7 +173,11 @@ class Deployment:
         return (self.folder / "serve.err").read_text()[-3000:]
 
     def close(self) -> None:
-        """End all processes and the folder; nothing may be left."""
+        """End all processes and the folder; nothing may be left. Repeats do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

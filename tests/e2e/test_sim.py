@@ -20,7 +20,7 @@ from swapd.client import HttpClient
 from swapd.config import SimConfig
 from swapd.engines.sim import SimEngine
 from swapd.messages.generation import GenerationSpec, Sampling
-from tests.e2e.deployment import OTHER, TENANT, Deployment, reading
+from tests.e2e.deployment import OTHER, REPO, TENANT, Deployment, reading
 
 STEP_MS = 5.0
 EXTRA = f"""
@@ -178,6 +178,25 @@ async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
         await trio.to_thread.run_sync(deployment.close)
 
 
+async def test_a_signal_while_starting_ends_what_was_begun() -> None:
+    """H230: SIGTERM when HTTP begins to listen and the workers are being started: exit 0, nobody is left."""
+    deployment = Deployment("sim", extra=EXTRA)
+    try:
+        script = f"""
+import signal, trio
+from functools import partial
+from pathlib import Path
+from swapd.serve import serve
+stop = lambda host, port: signal.raise_signal(signal.SIGTERM)
+trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
+"""
+        process = await trio.run_process([sys.executable, "-c", script], check=False, cwd=REPO)
+        assert process.returncode == 0
+        assert deployment.processes() == []
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
 async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) -> None:
     """H49, H97, H210 in small: blocks, regions, descriptors and threads of every process are as before."""
     session = await running.create(prompt(5), 4000, on_disconnect="continue")
@@ -308,3 +327,29 @@ def test_the_reference_itself_depends_on_every_byte() -> None:
     assert reference(prompt(1), 50, temperature=0.7, seed=1) != reference(
         prompt(1), 50, temperature=0.7, seed=2
     )
+
+
+async def test_without_an_arena_that_is_large_enough_sessions_stay_and_serving_goes_on() -> None:
+    """H91, H92: a move is refused with both sizes, the limits tell what the arena is, serving goes on."""
+    deployment = Deployment("sim", extra=EXTRA)
+    text = deployment.config.read_text().replace(f"arena_bytes = {64 << 20}", "arena_bytes = 1048576")
+    deployment.config.write_text(text)
+    try:
+        await deployment.start()
+        transfer = (await deployment.call("GET", "/v1/limits"))["transfer"]
+        assert transfer["kind"] == "arena"
+        assert transfer["bytes"] <= 1048576
+        assert isinstance(transfer["page_locked"], bool)
+        session = await deployment.create(prompt(7, 4300), 100)
+        async with reading(deployment, session) as readings:
+            await readings[0].wait_tokens(5)
+            view = await deployment.drain(await deployment.where(session), {"deadline_s": 0.3})
+            assert view["state"] == "blocked"
+            (outcome,) = view["sessions"]
+            assert outcome["reason"] == "arena_too_small"
+            needed = -(-4400 // 16) * 4096
+            assert str(needed) in outcome["detail"]
+            await deployment.call("DELETE", f"/v1/drains/{view['id']}")
+        assert readings[0].tokens == reference(prompt(7, 4300), 100)
+    finally:
+        await trio.to_thread.run_sync(deployment.close)

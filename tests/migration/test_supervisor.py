@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from swapd.api import Caller, DrainView, NewSession, SessionOutcome
-from swapd.errors import Code, SwapdError
+from swapd.errors import REASONS, Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.migration.drains import DrainBook
@@ -87,7 +87,9 @@ async def test_every_session_of_the_worker_moves_and_the_worker_is_open_again(tm
         world.check_baseline()
         record = await world.store.read(lambda db: load_drain(db, begun.id))
         assert record is not None
-        assert (record.state, set(record.sessions)) == ("drained", set(view.sessions))
+        assert record.state == "drained"
+        by_session = {outcome.session: outcome for outcome in record.sessions}
+        assert by_session == {outcome.session: outcome for outcome in view.sessions}
         rows = await world.rows("SELECT state, outcome FROM moves")
         assert rows == [("finished", "completed_native")] * 4
 
@@ -307,15 +309,19 @@ async def test_a_move_that_failed_is_tried_again_and_nothing_stays_on_loan(
 
 async def test_a_failing_move_is_not_tried_again_at_once(tmp_path: Path) -> None:
     """H67: a target that always refuses costs a few tries, not a storm of them."""
-    async with open_world(tmp_path) as world:
-        await world.session()
+    now = 1000.0
+    async with open_world(tmp_path, wall=lambda: now) as world:
+        session = await world.session()
         world.b.always(into.Reserve, refusal(Code.TARGET_FULL))
         begun = await world.supervisor.start("a", 60, "operator")
-        await world.until(lambda: len(world.bodies(into.Reserve)) == 2)
-        for _ in range(50):
-            world.table.notify()
-            await trio.testing.wait_all_tasks_blocked()
-        assert len(world.bodies(into.Reserve)) == 2
+        for tries, pause_s in ((1, 0.25), (2, 0.5), (3, 1.0)):
+            await world.until(lambda: len(world.bodies(into.Reserve)) == tries and session.move is None)  # noqa: B023
+            now += pause_s - 0.001
+            for _ in range(5):
+                world.table.notify()
+                await trio.testing.wait_all_tasks_blocked()
+                assert session.move is None
+            now += 0.002
         await world.supervisor.cancel(begun.id)
         world.check_baseline()
 
@@ -471,6 +477,21 @@ async def test_a_drain_cancelled_after_the_commit_lets_the_move_complete(tmp_pat
         world.check_baseline()
 
 
+async def test_a_session_that_ends_just_before_its_drain_is_cancelled_has_its_own_outcome(
+    tmp_path: Path,
+) -> None:
+    """H54: exactly one outcome a session, also where the drain never looked again after the end."""
+    async with open_world(tmp_path, migration_enabled=False) as world:
+        session = await world.session()
+        await world.session("stays")
+        begun = await world.supervisor.start("a", 60, "operator")
+        await noted(world, begun.id)
+        await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
+        found = by_session(await world.supervisor.cancel(begun.id))
+        assert (found["s"].outcome, found["s"].reason) == ("cancelled", Code.SESSION_CANCELLED)
+        assert (found["stays"].outcome, found["stays"].reason) == ("cancelled", Code.DRAIN_CANCELLED)
+
+
 async def test_a_blocked_drain_can_be_cancelled_and_a_new_one_begun(tmp_path: Path) -> None:
     """H60, H157"""
     async with open_world(tmp_path) as world:
@@ -554,6 +575,60 @@ async def test_what_may_not_move_waits_with_its_reason(
         world.check_baseline()
 
 
+async def test_a_full_target_is_named_with_those_that_hold_it(tmp_path: Path) -> None:
+    """H48: the reason's sentence, and the holders; a session that has ended is none of them."""
+    async with open_world(tmp_path, workers=("a",)) as world:
+        world.add_worker("b", msgspec.structs.replace(INFO, max_num_seqs=3))
+        await world.session("holder", worker="b")
+        await world.session("other", worker="b")
+        over = await world.session("over", worker="b")
+        over.move = "mov"  # its charge is its move's to free, so for a moment it outlives the session
+        await world.table.finish(over, "cancelled", Code.SESSION_CANCELLED)
+        await world.session("s")
+        begun = await world.supervisor.start("a", 60, "operator")
+        outcome = await noted(world, begun.id)
+        assert (outcome.reason, outcome.detail) == (Code.TARGET_FULL, "held by holder, other")
+        assert REASONS[Code.TARGET_FULL].sentence == "target already holds the maximum active sessions"
+        over.move = None
+        world.ledger.free("b", "over")
+        world.table.notify()
+        view = await drained(world, begun.id)
+        assert by_session(view)["s"].outcome == "completed_native"
+        world.check_baseline()
+
+
+async def test_many_holders_are_counted_beyond_the_first(tmp_path: Path) -> None:
+    """H48: a reason stays readable."""
+    async with open_world(tmp_path, workers=("a",)) as world:
+        world.add_worker("b", msgspec.structs.replace(INFO, max_num_seqs=18, usable_blocks=2000))
+        for number in range(18):
+            await world.session(f"h{number:02}", worker="b", tokens=0)
+        await world.session("s")
+        begun = await world.supervisor.start("a", 60, "operator")
+        detail = (await noted(world, begun.id)).detail
+        assert detail is not None
+        assert detail.startswith("held by h00, h01, ")
+        assert detail.endswith("h15 and 2 more")
+
+
+@pytest.mark.parametrize(("received", "detail"), [(0, "still in prefill"), (1, "no accepted token")])
+async def test_a_session_that_is_not_eligible_says_how_far_it_is(
+    tmp_path: Path, received: int, detail: str
+) -> None:
+    """H56: both are worth waiting for."""
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=0)
+        session.received += [7] * received
+        begun = await world.supervisor.start("a", 60, "operator")
+        outcome = await noted(world, begun.id)
+        assert (outcome.reason, outcome.detail) == (Code.NOT_ELIGIBLE, detail)
+        assert REASONS[Code.NOT_ELIGIBLE].sentence == "session has not reached an eligible boundary"
+        session.received.clear()
+        world.a.speak("s", 101)
+        view = await drained(world, begun.id)
+        assert by_session(view)["s"].outcome == "completed_native"
+
+
 async def test_two_workers_that_drain_do_not_swap_their_sessions(tmp_path: Path) -> None:
     """A24"""
     async with open_world(tmp_path) as world:
@@ -584,7 +659,7 @@ async def test_a_resumed_drain_moves_nothing_before_reconciliation(tmp_path: Pat
         for _ in range(5):
             world.table.notify()
             await trio.testing.wait_all_tasks_blocked()
-        assert not world.told(into.Reserve)
+            assert session.move is None
         assert not world.admission.admitting("a")
         for name in ("a", "b"):
             world.recovery.introduced(name)

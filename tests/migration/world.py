@@ -51,10 +51,10 @@ TIMERS = TimerConfig(
     freeze_s=0.05,
     prepare_s=0.05,
     activate_s=0.05,
-    decide_s=0.4,
+    decide_s=1.0,
     import_orphan_s=10.0,
     sweep_s=0.05,
-    worker_start_s=0.4,
+    worker_start_s=1.0,
 )
 INFO = out.EngineInfo(
     engine="sim",
@@ -214,18 +214,21 @@ class ScriptedLink:
         session = self.world.table.get(export.session)
         assert session is not None
         full = (len(session.record.prompt) + len(session.received) - 1) // BLOCK_TOKENS
-        return out.Exported(export.move, self._manifest(export, export.from_block, full), full, 0.0)
+        return out.Exported(
+            export.move, self._manifest(export, export.from_block, full, full * BLOCK_TOKENS), full, 0.0
+        )
 
     def _freeze(self, item: into.FreezeItem) -> out.FrozenItem:
         session = self.world.table.get(item.session)
         assert session is not None
         position = len(session.received)
         computed = len(session.record.prompt) + position - 1
-        manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS))
+        manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS), computed)
         return out.FrozenItem(item.move, "frozen", position, computed, manifest)
 
-    def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int) -> Manifest:
-        blocks = tuple(BlockEntry(i, 0, BLOCK_TOKENS, 0) for i in range(first, end))
+    def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int, computed: int) -> Manifest:
+        valid = {i: min(BLOCK_TOKENS, computed - i * BLOCK_TOKENS) for i in range(first, end)}
+        blocks = tuple(BlockEntry(i, 0, tokens, 0) for i, tokens in valid.items())
         lease = item.lease
         return Manifest(item.session, item.epoch + 1, lease.region, lease.generation, "fp", blocks)
 
@@ -236,7 +239,14 @@ class ScriptedLink:
 class World:
     """All of it. `table`, `supervisor` and so on are the real ones."""
 
-    def __init__(self, config: Config, store: Store, arena: Arena | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        arena: Arena | None,
+        info: out.EngineInfo = INFO,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.config = config
         self.store = store
         self.arena = arena
@@ -244,7 +254,9 @@ class World:
         self.links: dict[str, Any] = {}
         self.ledger = CapacityLedger()
         tokenizer = SimTokenizer(1024)
-        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
+        self.table = SessionTable(
+            store, tokenizer, self.ledger, self.links, window=config.window_tokens, wall=wall
+        )
         self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
         self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
         self.table.on_orphan = self.recovery.look_at
@@ -261,9 +273,10 @@ class World:
             arena,
             self.leases,
             None if arena is not None else SwapdError(Code.ARENA_UNAVAILABLE, "none"),
+            wall,
         )
         for worker in config.workers:
-            self.add_worker(worker.worker_id)
+            self.add_worker(worker.worker_id, info)
 
     def add_worker(self, name: str, info: out.EngineInfo = INFO) -> ScriptedLink:
         link = ScriptedLink(self, name, info)
@@ -393,6 +406,8 @@ async def open_world(
     arena_bytes: int | None = 1 << 20,
     attach: bool = True,
     store_class: type[Store] = Store,
+    info: out.EngineInfo = INFO,
+    wall: Callable[[], float] = time.time,
     **changes: Any,
 ) -> AsyncIterator[World]:
     """A running coordinator. `attach`: its workers have been found and hold nothing."""
@@ -403,7 +418,7 @@ async def open_world(
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
             async with trio.open_nursery() as actors:
-                world = World(config, store, arena)
+                world = World(config, store, arena, info, wall)
                 await actors.start(world.recovery.run)
                 await actors.start(world.supervisor.run)
                 if attach:

@@ -12,6 +12,7 @@ import trio
 
 from swapd.api import (
     Caller,
+    DrainMode,
     DrainOrigin,
     DrainView,
     Event,
@@ -23,6 +24,7 @@ from swapd.api import (
 )
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import ScheduleLog, StepRecord
+from swapd.migration.drains import check_deadline
 
 TERMINAL = ("completed", "failed", "cancelled")
 
@@ -169,8 +171,14 @@ class ServiceDouble:
         return [view for view in self.views.values() if view.state not in TERMINAL]
 
     async def start_drain(
-        self, caller: Caller, worker: str, deadline_s: float | None = None, origin: DrainOrigin = "operator"
+        self,
+        caller: Caller,
+        worker: str,
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
     ) -> DrainView:
+        check_deadline(deadline_s)
         self._enter(caller)
         if worker not in ("a", "b"):
             raise SwapdError(Code.WORKER_UNKNOWN, worker)

@@ -71,13 +71,15 @@ def test_a_session_that_is_over_is_left_alone() -> None:
 async def test_what_is_due_ends_and_what_was_kept_long_enough_is_deleted(tmp_path: Path) -> None:
     """H13, H15: explicitly, at the worker, in the store; retention counts from the end."""
     limits = LimitConfig(retention_s=3600.0)
-    async with open_world(tmp_path, limits=limits) as world, trio.open_nursery() as nursery:
-        session = await world.session(max_lifetime_s=600.0)
-        young = await world.session("young", max_lifetime_s=1e9)
-        ahead_s = 599.0
-        created = session.record.created_at
-        keeper = Keeper(world.config, world.table, wall=lambda: created + ahead_s)
-        world.table._wall = lambda: created + ahead_s  # the end is stamped by the same clock
+    created, ahead_s = 1000.0, 599.0
+
+    def wall() -> float:
+        return created + ahead_s
+
+    async with open_world(tmp_path, limits=limits, wall=wall) as world, trio.open_nursery() as nursery:
+        session = await world.session(max_lifetime_s=600.0, created_at=created)
+        young = await world.session("young", max_lifetime_s=1e9, created_at=created)
+        keeper = Keeper(world.config, world.table, wall)
         await nursery.start(keeper.run)
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert not session.over

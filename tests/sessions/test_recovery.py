@@ -230,12 +230,15 @@ async def test_an_owner_that_does_not_have_its_session_has_lost_it(tmp_path: Pat
 
 async def test_a_session_given_to_a_worker_while_it_attaches_is_not_taken_for_lost(tmp_path: Path) -> None:
     """B31: the inventory is older than the session."""
-    async with open_world(tmp_path) as world, trio.open_nursery() as nursery:
-        world.b.be_born()
-        # `attached` has begun; before it is through, a session starts there.
+    workers = ("a", "b", "c")
+    async with open_world(tmp_path, workers, attach=False) as world, trio.open_nursery() as nursery:
         nursery.start_soon(world.recovery.attached, world.b, Inventory(()))
+        # It waits for the others; a session starts there meanwhile.
+        await trio.testing.wait_all_tasks_blocked()
         session = await world.session(worker="b", tokens=0)
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        world.recovery.introduced("a")
+        world.recovery.introduced("c")
+        await world.until(lambda: world.recovery.reconciled)
         assert session.record.epoch == 1
         assert world.told(into.Start) == []
         world.check_baseline()

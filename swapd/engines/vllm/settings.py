@@ -75,6 +75,8 @@ def engine_environment(settings: EngineSettings) -> dict[str, str | None]:
         "VLLM_USE_V2_MODEL_RUNNER": "1" if settings.on_gpu else "0",
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
+        # Its handlers would write past our filter of log lines (H183).
+        "VLLM_CONFIGURE_LOGGING": "0",
         # vLLM logs to stdout by default, where the worker's ready line goes.
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "OMP_NUM_THREADS": str(settings.threads),

@@ -1,0 +1,37 @@
+"""One deployment of two real vLLM workers for all end-to-end tests that need them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from swapd.models.smollm2 import ensure_checkpoint
+from tests.e2e.deployment import Deployment
+
+TIMERS = """
+[timers]
+freeze_s = 10.0
+rpc_s = 10.0
+reserve_s = 10.0
+heartbeat_s = 0.25
+"""
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> str:
+    """The folder of SmolLM2-135M-Instruct; built once a machine."""
+    return os.environ.get("SWAPD_TEST_MODEL") or str(ensure_checkpoint(report=lambda line: None))
+
+
+@pytest.fixture(scope="session")
+def vllm_deployment(checkpoint: str) -> Iterator[Deployment]:
+    """Started once a run; every test leaves it at rest."""
+    deployment = Deployment("vllm", checkpoint, extra=TIMERS)
+    try:
+        trio.run(lambda: deployment.start(ready_s=240))
+        yield deployment
+    finally:
+        deployment.close()
