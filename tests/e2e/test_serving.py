@@ -103,7 +103,7 @@ async def test_long_sessions_leave_in_one_drain(shared: Deployment) -> None:
 
 
 async def test_fifty_parallel_posts_meet_a_limit_of_four() -> None:
-    """H41, H43, H47: 201 for exactly 4 and 429 for 46; 4 charges are open, nothing else is stored."""
+    """H41, H43, H47, H166: 201 for exactly 4 and 429 for 46; 4 charges are open, nothing else is stored."""
     async with deployed(top="max_active_sessions = 4") as running:
         statuses: Counter[tuple[int, str | None]] = Counter()
         made: list[str] = []
