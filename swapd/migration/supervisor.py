@@ -183,7 +183,7 @@ class MigrationSupervisor:
                         continue
                     await self._table.wait_activity(EVALUATE_EVERY_S)
             if book.state == "cancelled":
-                # What ended since the last look has its own outcome; only who is still here was cancelled (H54).
+                # Who ended since the last look has an own outcome; only who is here was cancelled (H54).
                 here = {session.id for session in self._left(book)} | self._undecided(seen)
                 self._note_departed(book, seen - here)
                 for name in here:

@@ -20,7 +20,7 @@ from swapd.client import HttpClient
 from swapd.config import SimConfig
 from swapd.engines.sim import SimEngine
 from swapd.messages.generation import GenerationSpec, Sampling
-from tests.e2e.deployment import OTHER, TENANT, Deployment, reading
+from tests.e2e.deployment import OTHER, REPO, TENANT, Deployment, reading
 
 STEP_MS = 5.0
 EXTRA = f"""
@@ -195,6 +195,25 @@ async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
         deployment.config.write_text(deployment.config.read_text().replace('"idle"', '"always"'))
         assert await trio.to_thread.run_sync(deployment.stop_coordinator) == 0
         await deployment.start()
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
+async def test_a_signal_while_starting_ends_what_was_begun() -> None:
+    """H230: SIGTERM when HTTP begins to listen and the workers are being started: exit 0, nobody is left."""
+    deployment = Deployment("sim", extra=EXTRA)
+    try:
+        script = f"""
+import signal, trio
+from functools import partial
+from pathlib import Path
+from swapd.serve import serve
+stop = lambda host, port: signal.raise_signal(signal.SIGTERM)
+trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
+"""
+        process = await trio.run_process([sys.executable, "-c", script], check=False, cwd=REPO)
+        assert process.returncode == 0
+        assert deployment.processes() == []
     finally:
         await trio.to_thread.run_sync(deployment.close)
 
