@@ -61,21 +61,14 @@ def worst_gap(one: Reading) -> float:
 
 
 async def test_four_sessions_move_together_there_and_back(service: Deployment) -> None:
-    """H63, B27: one drain moves all at once, at 0.5k and 2k, in every sampling mode, and back again."""
+    """H63, B27: one drain moves all at once, in every sampling mode, and back again."""
     modes: list[dict[str, object]] = [
         {},
         {"temperature": 0.8, "seed": 5, "top_p": 0.9},
         {"temperature": 0.7, "seed": 6, "top_k": 40, "presence_penalty": 0.5},
         {"frequency_penalty": 0.3, "repetition_penalty": 1.1, "min_tokens": 20},
     ]
-    lengths = (14, 14, 56, 56)  # in repetitions of the text, 36 tokens each
-    sessions = [
-        await service.create(f"{n}. {TEXT * length}", 90, **mode)
-        for n, (length, mode) in enumerate(zip(lengths, modes, strict=True))
-    ]
-    contexts = [(await service.call("GET", f"/v1/sessions/{s}"))["prompt_tokens"] for s in sessions]
-    assert [500 <= tokens <= 600 for tokens in contexts] == [True, True, False, False]
-    assert [2000 <= tokens <= 2200 for tokens in contexts] == [False, False, True, True]
+    sessions = [await service.create(f"{n}. {TEXT * 2}", 90, **mode) for n, mode in enumerate(modes)]
     async with reading(service, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(5)
