@@ -27,7 +27,7 @@ from swapd.errors import Code
 
 WORKER_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
 RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator"})
-"""A worker's files are `<id>.sock`, `<id>.lock`…; these would be the service's own (libzmq takes paths over)."""
+"""A worker's files are `<id>.sock`, `<id>.lock`…; these would be the service's own: libzmq steals paths."""
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ALIAS: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")

@@ -117,7 +117,7 @@ async def test_sessions_of_one_drain_move_side_by_side(tmp_path: Path) -> None:
 
 
 async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path) -> None:
-    """H76: the others wait, and say for what."""
+    """H76, H167: the others wait, and say for what."""
     async with open_world(tmp_path, max_concurrent_migrations=1) as world:
         for number in range(3):
             await world.session(f"s{number}")
@@ -372,6 +372,31 @@ async def test_a_source_lost_on_the_way_is_resolved_as_any_lost_owner(
         assert rows == [("failed", Code.SOURCE_LOST)]
 
 
+@pytest.mark.parametrize("step", [into.Export, into.Freeze])
+@pytest.mark.parametrize("permitted", [True, False])
+async def test_a_session_that_its_worker_does_not_know_is_not_tried_again(
+    tmp_path: Path, step: type, permitted: bool
+) -> None:
+    """H56: it is as good as lost, so what becomes of it is decided at once."""
+
+    async def unknown(link: ScriptedLink, body: Any) -> object:
+        if isinstance(body, into.Freeze):
+            return Frozen(body.batch, (FrozenItem(body.items[0].move, "unknown"),), 0.0, 0.0)
+        raise SwapdError(Code.SESSION_UNKNOWN)
+
+    async with open_world(tmp_path) as world:
+        session = await world.session(allow_replay_fallback=permitted)
+        world.a.always(step, unknown)
+        begun = await world.supervisor.start("a", 60, "operator")
+        view = await drained(world, begun.id)
+        outcome = by_session(view)["s"]
+        assert outcome.outcome == ("completed_replay" if permitted else "failed")
+        assert session.ended != permitted
+        assert len(world.bodies(into.Reserve)) == 1
+        assert world.told(into.Resume) == []
+        world.check_baseline()
+
+
 @pytest.mark.parametrize("permitted", [True, False])
 async def test_a_session_without_any_copy_after_its_commit_is_decided_at_once(
     tmp_path: Path, permitted: bool
@@ -528,6 +553,22 @@ async def test_an_arena_that_is_too_small_refuses_with_both_sizes_and_serving_go
         world.a.speak("s", 7)
         await world.until(lambda: session.durable == 7)
         world.check_baseline()
+
+
+@pytest.mark.parametrize(("pages", "moves"), [(26, True), (25, False)])
+async def test_a_session_moves_through_an_arena_of_exactly_its_size(
+    tmp_path: Path, pages: int, moves: bool
+) -> None:
+    """H95, decision 6: it is the snapshot's limit; with a page less nothing is reserved or copied."""
+    async with open_world(tmp_path, arena_bytes=pages * 4096) as world:
+        await world.session()  # 103 positions in blocks of 4, each a page
+        begun = await world.supervisor.start("a", 60, "operator")
+        if moves:
+            view = await drained(world, begun.id)
+            assert by_session(view)["s"].outcome == "completed_native"
+            return
+        assert (await noted(world, begun.id)).reason == Code.ARENA_TOO_SMALL
+        assert world.told(into.Reserve, into.Export, into.Import) == []
 
 
 async def test_without_an_arena_nothing_moves_and_the_reason_says_why(tmp_path: Path) -> None:
