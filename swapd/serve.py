@@ -35,14 +35,14 @@ from swapd.ops.server import run_ops
 from swapd.service import SwapdService
 from swapd.sessions.admission import Admission
 from swapd.sessions.keeper import Keeper
-from swapd.sessions.record import SessionRecord
+from swapd.sessions.record import DrainRecord, MoveRecord, SessionRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
 from swapd.store.drains import open_drains
 from swapd.store.ledger import load_tokens
 from swapd.store.meta import next_generation
-from swapd.store.moves import finish_move, open_moves
+from swapd.store.moves import finish_move, moves_of, open_moves
 from swapd.store.sessions import nonterminal_sessions
 from swapd.store.writer import Store
 from swapd.transport.arena import Arena
@@ -236,8 +236,11 @@ class Coordinator:
             )
 
     async def _resume_drains(self) -> None:
-        for record in await self.store.read(open_drains):
-            self.supervisor.resume(record)
+        def read(db: sqlite3.Connection) -> list[tuple[DrainRecord, list[MoveRecord]]]:
+            return [(drain, moves_of(db, drain.id)) for drain in open_drains(db)]
+
+        for drain, moves in await self.store.read(read):
+            self.supervisor.resume(drain, moves)
 
 
 def _tokenizer(config: Config) -> Tokenizer:

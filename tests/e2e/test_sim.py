@@ -179,6 +179,31 @@ async def test_a_coordinator_killed_at_any_time_loses_nothing(
         assert (await running.workers())["a"]["admitting"]
 
 
+async def test_a_drain_keeps_its_outcomes_over_a_restart(running: Deployment) -> None:
+    """H54, H65: what moved before the coordinator was killed is still said to have moved."""
+    waits = await running.create(prompt(1), 10)  # without a reader it makes no token and cannot move
+    moves = await running.create(prompt(2), 4000)
+    async with reading(running, moves) as readings:
+        await readings[0].wait_tokens(5)
+        if await running.where(moves) != await running.where(waits):
+            await running.drain(await running.where(moves))
+        source = await running.where(waits)
+        view = await running.call("POST", f"/v1/workers/{source}/drains", {}, 202)
+        while {s["session"]: s["outcome"] for s in view["sessions"]}.get(moves) != "completed_native":
+            await trio.sleep(0.02)
+            view = await running.call("GET", f"/v1/drains/{view['id']}")
+        running.kill_coordinator()
+        await running.start()
+        await running.call("DELETE", f"/v1/sessions/{waits}")
+        while view["state"] == "running":
+            await trio.sleep(0.02)
+            view = await running.call("GET", f"/v1/drains/{view['id']}")
+        await running.call("DELETE", f"/v1/sessions/{moves}")
+    found = {s["session"]: (s["outcome"], s["reason"]) for s in view["sessions"]}
+    assert found[moves] == ("completed_native", None)
+    assert found[waits] == ("cancelled", "session_cancelled")
+
+
 async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
     """H151, H230: SIGTERM ends the coordinator with 0; its workers keep their sessions until it is back."""
     deployment = Deployment("sim", extra=EXTRA)

@@ -16,6 +16,7 @@ from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.migration.drains import DrainBook
 from swapd.migration.records import drain_record
+from swapd.sessions.record import MoveRecord
 from swapd.store.drains import load_drain
 from tests.migration.world import (
     INFO,
@@ -706,6 +707,32 @@ async def test_a_resumed_drain_moves_nothing_before_reconciliation(tmp_path: Pat
             world.recovery.introduced(name)
         await drained(world, "drn_1")
         assert session.record.owner == world.b.owner
+
+
+@pytest.mark.parametrize("came", [True, False])
+async def test_a_resumed_drain_says_what_its_moves_came_to(tmp_path: Path, came: bool) -> None:
+    """H54, H65, RY, RQ: outcomes of before the restart stay, and a committed move is native where it landed."""
+    async with open_world(tmp_path, attach=False) as world:
+        session = await world.session(worker="b")
+        source, target = world.a.owner, world.b.owner
+        assert source is not None
+        assert target is not None
+        if came:
+            world.table.change(session, epoch=2)
+        whole = SessionOutcome("t", "completed_native", None, "finished", target="b", reuse=1.0)
+        moves = [
+            MoveRecord("m1", "t", "drn_1", source, target, 1, "finished", "finished", whole.outcome, None,
+                       whole, 1.0, 2.0),
+            MoveRecord("m2", "s", "drn_1", source, target, 1, "committed", "finished", "completed_native",
+                       Code.COORDINATOR_RESTART, None, 1.0, 2.0),
+        ]  # fmt: skip
+        world.supervisor.resume(drain_record(DrainBook("drn_1", "a", "operator", 1.0, 1e12)), moves)
+        for name in ("a", "b"):
+            world.recovery.introduced(name)
+        found = by_session(await drained(world, "drn_1"))
+        assert found["t"] == whole
+        assert found["s"].outcome == ("completed_native" if came else "completed_replay")
+        assert found["s"].reason == (Code.COORDINATOR_RESTART if came else Code.SOURCE_LOST)
 
 
 async def test_a_drain_of_a_worker_that_is_configured_no_more_hurts_nobody(tmp_path: Path) -> None:
