@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("handoff.md", "calibration.md")
-STATES = ("planned", "done")
+STATES = ("planned", "done", "dropped")
+"""A dropped rule was taken back by a decision: nothing proves it, and nothing has to."""
 
 RULE_LINE = re.compile(r"^- \*\*(?P<number>[RHBDPO][1-9]\d*)\*\* `(?P<state>[a-z]+)` (?P<text>.+)$")
 # A list item that means to be a rule but is not written as one must not get lost.
@@ -57,7 +58,7 @@ def read_page(text: str, page: str) -> Iterator[Rule]:
         if match and match["state"] in STATES:
             yield Rule(match["number"], match["state"], match["text"], page, line)
         elif NEARLY_RULE_LINE.match(content):
-            raise RulesError(f"{page}:{line}: write it as - **H1** `planned` text, or `done`.")
+            raise RulesError(f"{page}:{line}: write it as - **H1** `planned` text, or `done`, or `dropped`.")
 
 
 def read_rules(folder: Path = ROOT / "docs" / "rules") -> dict[str, Rule]:
@@ -117,15 +118,21 @@ def problems(rules: Mapping[str, Rule], named: Mapping[str, Sequence[str]]) -> l
         for number in sorted(set(named) - set(rules), key=order)
         for test in named[number]
     ]
+    found += [
+        f"{test} names {rule.number}, but that was dropped."
+        for rule in rules.values()
+        if rule.state == "dropped"
+        for test in named.get(rule.number, ())
+    ]
     return found
 
 
 def summary(rules: Iterable[Rule]) -> str:
     counts = Counter((rule.page, rule.state) for rule in rules)
-    lines = [f"{'page':<16}{'planned':>9}{'done':>7}"]
-    lines += [f"{page:<16}{counts[page, 'planned']:>9}{counts[page, 'done']:>7}" for page in PAGES]
-    done = sum(count for (_, state), count in counts.items() if state == "done")
-    lines.append(f"{'all':<16}{sum(counts.values()) - done:>9}{done:>7}")
+    lines = [f"{'page':<16}" + "".join(f"{state:>9}" for state in STATES)]
+    lines += [f"{page:<16}" + "".join(f"{counts[page, state]:>9}" for state in STATES) for page in PAGES]
+    sums = (sum(counts[page, state] for page in PAGES) for state in STATES)
+    lines.append(f"{'all':<16}" + "".join(f"{count:>9}" for count in sums))
     return "\n".join(lines)
 
 

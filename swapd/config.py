@@ -122,6 +122,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_deadline_s: float = 600.0
     stop_workers: Literal["idle", "always", "never"] = "idle"
     """Which spawned workers end with the coordinator; by default those that hold no session (H230)."""
+    worker_restarts: int = 20
+    """Starts in a row that did not last after which a worker is not started any more (B32)."""
     record_schedule: bool = False
     """Workers remember each step's batch for the bench's control run; memory grows with it."""
     timers: TimerConfig = TimerConfig()

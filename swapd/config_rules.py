@@ -27,7 +27,7 @@ from swapd.errors import Code
 
 WORKER_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
 RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator"})
-"""A worker's files are `<id>.sock` and `<id>.lock`: these would be the service's own."""
+"""A worker's files are `<id>.sock`, `<id>.lock`…; these would be the service's own: libzmq steals paths."""
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ALIAS: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -57,6 +57,7 @@ RANGES: Final[dict[type[msgspec.Struct], dict[str, tuple[float, float]]]] = {
         "window_tokens": (1, 64),
         "precopy_duty": (0.01, 1.0),
         "drain_deadline_s": (0.001, DAY_S),
+        "worker_restarts": (0, 1 << 20),
     },
     ModelConfig: {
         "max_model_len": (2, 1 << 24),
@@ -142,6 +143,12 @@ def _worker(config: Config, worker: WorkerConfig, index: int) -> Iterator[Proble
             ("workers", index, "engine"),
             "engine 'sim' makes up its output; it needs allow_sim_engine = true",
             Code.ENGINE_REFUSED,
+        )
+    if worker.incarnation is not None and worker.spawn:
+        # Every start has an incarnation of its own (H102): one that we start can never be the pinned one.
+        yield Problem(
+            ("workers", index, "incarnation"),
+            "incarnation names a worker that is started elsewhere; it needs spawn = false",
         )
     if any(core < 0 for core in worker.cores) or len(set(worker.cores)) != len(worker.cores):
         yield Problem(("workers", index, "cores"), "cores must be distinct numbers, zero or more")

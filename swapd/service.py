@@ -196,7 +196,7 @@ class SwapdService:
             max_context_tokens=self._admission.context(),
             max_active_sessions=self._config.max_active_sessions,
             window_tokens=self._config.window_tokens,
-            arena_bytes=self._config.arena_bytes if self._config.transfer_arena else 0,
+            transfer=self._supervisor.loans.transfer(),
         )
         return limits
 

@@ -97,6 +97,14 @@ def test_an_absolute_path_stays() -> None:
         ),
         ("self_certify = true", "limits.max_body_bytes = 1", "line 3: max_body_bytes = 1 is outside"),
         ("cores = [0]", "cores = [1, 1]", "line 7: cores must be distinct numbers"),
+        (
+            "cores = [0]",
+            'incarnation = "inc_1"',
+            "line 7: incarnation names a worker that is started elsewhere",
+        ),
+        ("self_certify = true", "worker_restarts = -1", "line 3: worker_restarts = -1 is outside"),
+        ("self_certify = true", "max_active_sessions = -4", "line 3: max_active_sessions = -4 is outside"),
+        ("self_certify = true", "max_active_sessions = 4.5", "line 3: max_active_sessions: expected int"),
         # credentials
         ('token = "a-secret-of-sufficient-length"\n', "", "line 15: a credential has either token or"),
         ("is_operator = true", f'token_sha256 = "{"0" * 64}"', "line 15: a credential has either token or"),

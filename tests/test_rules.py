@@ -29,6 +29,15 @@ def test_a_done_rule_without_a_test_is_a_problem() -> None:
     assert _rules.problems(rules, {"H1": ["t"]}) == []
 
 
+def test_a_dropped_rule_needs_no_test_and_may_have_none() -> None:
+    page = PAGE.replace("`planned` Two", "`dropped` (decision 17) Two").replace("`done`", "`planned`")
+    rules = {rule.number: rule for rule in _rules.read_page(page, "page.md")}
+    assert _rules.problems(rules, {}) == []
+    assert _rules.problems(rules, {"H2": ["tests/test_x.py::test_y"]}) == [
+        "tests/test_x.py::test_y names H2, but that was dropped."
+    ]
+
+
 def test_a_test_that_names_no_rule_is_a_problem() -> None:
     rules = {rule.number: rule for rule in _rules.read_page(PAGE, "page.md")}
     named = {"H1": ["t"], "H3": ["tests/test_x.py::test_y"]}

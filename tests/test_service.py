@@ -62,6 +62,15 @@ async def test_only_a_known_token_is_someone(
         assert refused.value.code == Code.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize("token", ["", None])
+async def test_a_credential_without_a_token_lets_nobody_in(tmp_path: Path, token: str | None) -> None:
+    """H9, H126: even if the configuration let one through."""
+    async with open_world(tmp_path, credentials=(CredentialConfig(namespace="tenant"),)) as world:
+        with pytest.raises(SwapdError) as refused:
+            service(world).authenticate(token)
+        assert refused.value.code == Code.UNAUTHENTICATED
+
+
 async def test_a_foreign_session_is_no_session(tmp_path: Path) -> None:
     """H9, A27: an operator sees states, not text; a stranger sees the same refusal as for none at all."""
     async with open_world(tmp_path) as world:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import trio
 
 from ops.handoff_bench.deployment import log_tail, start_child, stop_child, wait_child
 from ops.handoff_bench.measure import merge
@@ -19,9 +20,12 @@ from ops.handoff_bench.rounds import RoundResult
 from swapd.config import ModelConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
-from swapd.messages.generation import GenerationSpec, Sampling
+from swapd.messages.generation import GenerationSpec
 from swapd.sessions.record import namespace_salt
 
+PROGRESS: Final = "control of "
+"""How lines begin that a control run writes for people."""
+PROGRESS_EVERY_S: Final = 15.0
 PREFILL_WORTH: Final = 0.2
 """What a position of a prompt takes, beside a decoded token."""
 
@@ -65,7 +69,7 @@ def control_round(
         GenerationSpec(
             session=stream.session,
             prompt=stream.plan.prompt,
-            sampling=Sampling(temperature=stream.plan.temperature, seed=stream.plan.seed, ignore_eos=True),
+            sampling=stream.plan.sampling,
             max_new_tokens=result.plan.budget,
             salt=namespace_salt(namespace),
         )
@@ -89,6 +93,16 @@ def _worth(each: ControlRound) -> float:
     return PREFILL_WORTH * prompts + sum(each.cuts.values()) / max(len(each.specs), 1)
 
 
+async def _follow(log: Path, report: Callable[[str], None]) -> None:
+    """Report the progress that a control run writes to its log, now and then."""
+    while True:
+        await trio.sleep(PROGRESS_EVERY_S)
+        lines = (await trio.Path(log).read_text(errors="replace")).splitlines()
+        told = [line for line in lines if line.startswith(PROGRESS)]
+        if told:
+            report(told[-1])
+
+
 async def run_controls(
     folder: Path, model: ModelConfig, rounds: Sequence[ControlRound], report: Callable[[str], None]
 ) -> dict[str, ControlResult]:
@@ -109,7 +123,10 @@ async def run_controls(
             children.append((start_child(command, folder / f"control{index}.log"), index, paths[1]))
         results: dict[str, ControlResult] = {}
         for process, index, path in children:
-            await wait_child(process)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_follow, folder / f"control{index}.log", report)
+                await wait_child(process)
+                nursery.cancel_scope.cancel()
             if process.returncode:
                 raise SwapdError(
                     Code.ENGINE_FAILED, f"a control run: {log_tail(folder / f'control{index}.log')}"

@@ -67,7 +67,9 @@ def cell_json(
         "frozen_ms": _spread([sample["frozen_ms"] for sample in native]),
         "pause_steps_median": _ms(median([sample["pause_steps"] for sample in native])),
         "pause_steps_p95": _ms(percentile([sample["pause_steps"] for sample in native], 95)),
-        "busy_target_pause_steps": [_ms(sample["pause_steps"]) for sample in busy],
+        "busy_target_pause_steps": [
+            _ms(sample["pause_steps"]) for sample in busy if sample["outcome"] is not None
+        ],
         "cold_replay_ms": _ms(cold),
         "warm_replay_ms": _ms(warm),
         "ratio_cold": _ratio(median(pauses), cold),
@@ -99,8 +101,9 @@ def _prompt(
     differs_at = first_difference(ours, control.outputs.get(stream.session, [])[:cut])
     return {
         "round": number,
-        "temperature": stream.plan.temperature,
-        "seed": stream.plan.seed,
+        "temperature": stream.plan.sampling.temperature,
+        "repetition_penalty": stream.plan.sampling.repetition_penalty,
+        "seed": stream.plan.sampling.seed,
         "token_ms_median": _ms(1000 * interval_s),
         "tokens_compared": cut,
         "identical": control.void is None and differs_at is None and cut > 0,

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from ops.handoff_bench.prompts import prompt
+from swapd.messages.generation import Sampling
 
 Break = Literal["", "flip", "swap", "stale"]
 
@@ -23,7 +24,10 @@ QUIET_TOKENS: Final = 8
 AWAY_TOKENS: Final = 64
 """Tokens generated away from a target before a replay there: what its prefix cache lacks."""
 BREAK_PROMPTS: Final = 10
-SAMPLED_TEMPERATURE: Final = 0.8
+GREEDY: Final = Sampling(temperature=0.0, ignore_eos=True)
+STEADY: Final = Sampling(temperature=0.0, repetition_penalty=1.15, ignore_eos=True)
+"""Greedy too, but without the loops that hide damage."""
+SAMPLED: Final = Sampling(temperature=0.8, ignore_eos=True)
 TOKENS_A_MOVE: Final = 72
 """Budget of a move: the copy, the quiet, and up to a block of waiting for a position."""
 SLOWEST_CHUNK_TOKENS: Final = 48
@@ -31,11 +35,10 @@ SLOWEST_CHUNK_TOKENS: Final = 48
 
 
 class SessionPlan(msgspec.Struct, frozen=True):
-    """A session to be created; `temperature` 0 is greedy."""
+    """A session to be created."""
 
     prompt: tuple[int, ...]
-    temperature: float
-    seed: int
+    sampling: Sampling
 
 
 class RoundPlan(msgspec.Struct, frozen=True):
@@ -91,7 +94,7 @@ def plan_cell(
         rounds.append(
             RoundPlan(
                 sessions=tuple(
-                    _session(context, (seed, context, sessions, number, index), encode)
+                    _session(context, (seed, context, sessions, number, index), encode, broken)
                     for index in range(sessions)
                 ),
                 moves=moves,
@@ -104,9 +107,13 @@ def plan_cell(
 
 
 def _session(
-    context: int, name: tuple[int, int, int, int, int], encode: Callable[[str], Sequence[int]]
+    context: int,
+    name: tuple[int, int, int, int, int],
+    encode: Callable[[str], Sequence[int]],
+    broken: bool,
 ) -> SessionPlan:
     number, index = name[-2:]
     mixed = random.Random("/".join(map(str, name))).getrandbits(31)
-    temperature = SAMPLED_TEMPERATURE if (number + index) % 2 else 0.0
-    return SessionPlan(prompt(mixed, context, encode), temperature, mixed)
+    modes = (STEADY, SAMPLED) if broken else (STEADY, SAMPLED, GREEDY, SAMPLED)
+    sampling = msgspec.structs.replace(modes[(number + index) % len(modes)], seed=mixed)
+    return SessionPlan(prompt(mixed, context, encode), sampling)

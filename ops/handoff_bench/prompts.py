@@ -1,8 +1,8 @@
-"""Prompts of an exact length in tokens, made of ordinary text that says something else in each sentence.
+"""Prompts of an exact length in tokens, whose continuations do not loop.
 
-A small model soon repeats itself after a short or monotonous prompt, and a repeated sentence hides damage: so
-the text is varied, every prompt begins differently (nothing is shared in a prefix cache), and half of the
-sessions sample.
+A small model soon repeats itself after a short or monotonous prompt, and a repeated sentence hides damage. So
+a prompt is a page of notes that says something else in each sentence and ends with a request, in the chat
+form of the demo model. Every prompt begins differently: nothing is shared in a prefix cache.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ FORMS: Final = (
     "\"{who} {did} {what}?\" asked {other}. \"{where}, and {why}.\"",
     "Of {number} witnesses, only {other} remembered that {who} {did} {what} {where}.",
 )  # fmt: skip
+REQUESTS: Final = (
+    "Write a long and detailed story about a watchmaker who finds a letter inside a clock.",
+    "Explain, step by step and in detail, how a lighthouse works and who invented its parts.",
+    "Describe a journey by train through five countries: what the traveller eats, sees and hears.",
+    "Write a dialogue between a geologist and a painter about the colour of a mountain.",
+    "Tell the history of a small town from its founding to the present, with names and dates.",
+    "Give a lecture about the migration of birds for students who know nothing of it.",
+)  # fmt: skip
+HEAD: Final = "<|im_start|>user\n"
+TAIL: Final = "\n\nThese were my notes. {request}<|im_end|>\n<|im_start|>assistant\n"
 SENTENCES_A_PARAGRAPH: Final = 6
 
 
@@ -79,10 +89,13 @@ def text(seed: int, sentences: int) -> str:
 
 
 def prompt(seed: int, tokens: int, encode: Callable[[str], Sequence[int]]) -> tuple[int, ...]:
-    """Return exactly so many token ids of the text of `seed`."""
-    sentences = tokens // 8 + 4
-    while True:
-        ids = encode(text(seed, sentences))
-        if len(ids) >= tokens:
-            return tuple(ids[:tokens])
+    """Return exactly so many token ids: the notes of `seed`, cut where the request must begin."""
+    head = list(encode(HEAD))
+    tail = list(encode(TAIL.format(request=REQUESTS[seed % len(REQUESTS)])))
+    room = tokens - len(head) - len(tail)
+    if room < 1:
+        raise ValueError(f"{tokens} tokens are too few for a prompt")
+    sentences = room // 8 + 4
+    while len(ids := encode(text(seed, sentences))) < room:
         sentences *= 2
+    return (*head, *ids[:room], *tail)

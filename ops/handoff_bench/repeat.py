@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ops.handoff_bench.control import ControlJob, ControlResult, ControlRound
+from ops.handoff_bench.control import PROGRESS, PROGRESS_EVERY_S, ControlJob, ControlResult, ControlRound
 from swapd.engines.vllm import open_engine
 from swapd.messages.generation import GenerationSpec, Sampling
 
 if TYPE_CHECKING:
     from swapd.engines.vllm.adapter import VllmEngine
 
-PROGRESS_EVERY_S: Final = 15.0
 FILLER: Final = "filler"
 """A generation of our own: a step with only it empties the batch's rows, so that they can be filled anew."""
 FILLER_PROMPT: Final = (101, 202, 303, 404)
-FILLER_STEPS: Final = 1024
+FILLER_STEPS: Final = 64
+"""It begins anew when they are used up; any model length has room for it."""
 
 
 class Control:
@@ -58,7 +58,7 @@ class Control:
     def _tell(self, name: str, done: int, of: int) -> None:
         if time.monotonic() - self._told_s > PROGRESS_EVERY_S:
             self._told_s = time.monotonic()
-            sys.stderr.write(f"control of {name}: step {done} of {of}\n")
+            sys.stderr.write(f"{PROGRESS}{name}: step {done} of {of}\n")
             sys.stderr.flush()
 
 

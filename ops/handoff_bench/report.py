@@ -107,6 +107,8 @@ def plot(cells: Sequence[Json], path: Path, host: Json) -> None:
     for axis, sessions in zip(axes, groups, strict=True):
         group = sorted((c for c in cells if c["sessions"] == sessions), key=lambda c: int(c["context"]))
         _draw(axis, group, sessions)
+    # The axes share it, so it is set when all are drawn.
+    axes[0].set_ylim(bottom=1)
     axes[0].set_ylabel("the client waits, in token intervals")
     axes[0].legend(loc="best", fontsize=8)
     figure.suptitle("A running generation moves to another worker", fontsize=12)

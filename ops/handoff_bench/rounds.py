@@ -108,6 +108,7 @@ class Round:
 
     async def _run(self) -> RoundResult:
         await self._wait_all(WARM_TOKENS)
+        await self._wait_more(QUIET_TOKENS)
         gathering = await self._gather()
         source = (await self._where())[0]
         recomputed = await self._recomputed()
@@ -120,7 +121,9 @@ class Round:
             source = moves[-1].target
             self._report(f"move {number + 1} of {self._plan.moves}: {_told(moves[-1])}")
             await self._wait_more(QUIET_TOKENS)
+        away_s = trio.current_time()
         await self._wait_more(AWAY_TOKENS - QUIET_TOKENS)
+        recomputed_now = await self._recomputed(since_s=away_s)
         during = Window(began_s, trio.current_time())
         result = RoundResult(
             plan=self._plan,
@@ -129,15 +132,14 @@ class Round:
             moves=moves,
             during=during,
             cuts={stream.session: len(stream.ids) for stream in self._streams},
-            recomputed_tokens=await self._recomputed() - recomputed,
+            recomputed_tokens=recomputed_now - recomputed,
         )
         if self._plan.replays:
-            await self._replays(result, source)
+            await self._replays(result, source, recomputed_now)
         return result
 
-    async def _replays(self, result: RoundResult, away: str) -> None:
+    async def _replays(self, result: RoundResult, away: str, before: int) -> None:
         """The target was left 64 tokens ago and still has what it computed or was given."""
-        before = await self._recomputed()
         result.warm = await self._drain(away, "replay")
         await self._wait_more(TOKENS_AFTER)
         result.warm = msgspec.structs.replace(
@@ -149,11 +151,10 @@ class Round:
         await self._cancel(self._streams[COLD_SESSIONS:])
         await self._drain(result.warm.target)
         await self._wait_more(QUIET_TOKENS)
-        before = await self._recomputed()
         cold = await self._drain(away, "cold_replay")
         await self._wait_more(TOKENS_AFTER)
         result.cold = msgspec.structs.replace(cold, window=Window(cold.window.began_s, trio.current_time()))
-        result.cold_recomputed_tokens = await self._recomputed() - before
+        result.cold_recomputed_tokens = await self._recomputed() - after
         self._report(f"cold replay: {result.cold_recomputed_tokens} tokens computed again")
 
     # Sessions and their readers ----------------------------------------------------------------
@@ -162,8 +163,9 @@ class Round:
         body = {
             "prompt": plan.prompt,
             "max_new_tokens": self._plan.budget,
-            "temperature": plan.temperature,
-            "seed": plan.seed,
+            "temperature": plan.sampling.temperature,
+            "repetition_penalty": plan.sampling.repetition_penalty,
+            "seed": plan.sampling.seed,
             "ignore_eos": True,
             "allow_replay_fallback": True,
         }
@@ -223,9 +225,9 @@ class Round:
         ]
         return [view.worker or "" for view in views]
 
-    async def _recomputed(self) -> int:
-        """Positions that the workers computed again so far."""
-        await trio.sleep(HEARTBEATS_S)
+    async def _recomputed(self, since_s: float | None = None) -> int:
+        """Positions that the workers computed again until `since_s` (now), as their heartbeats told."""
+        await trio.sleep_until((since_s if since_s is not None else trio.current_time()) + HEARTBEATS_S)
         _, answer = await self._client.request("GET", "/v1/workers")
         workers = msgspec.convert(answer["workers"], list[WorkerView])
         return int(sum(worker.stats["recomputed_tokens"] for worker in workers))

@@ -92,9 +92,17 @@ class DrainBook:
         """Whether a session may be sent off (again) now."""
         return now >= self._not_before.get(session, now)
 
-    def ended(self, session: str, outcome: Outcome, reason: str | None, phase: str = "planned") -> bool:
-        """A session that left the worker without being moved."""
-        return self.note(SessionOutcome(session=session, outcome=outcome, reason=reason, phase=phase))
+    def ended(self, session: str, outcome: Outcome, reason: str | None, recomputed_tokens: int = 0) -> bool:
+        """A session that left the worker unmoved; a replay says how many positions it cost (H73)."""
+        return self.note(
+            SessionOutcome(
+                session=session,
+                outcome=outcome,
+                reason=reason,
+                phase="planned",
+                recomputed_tokens=recomputed_tokens,
+            )
+        )
 
     def evaluate(self, left: set[str], now: float) -> bool:
         """Settle the state from the sessions still on the worker. True when it changed."""

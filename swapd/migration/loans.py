@@ -65,6 +65,19 @@ class Loans:
         self.moving += 1
         return lease
 
+    def transfer(self) -> dict[str, str | int | bool | None]:
+        """How KV crosses between workers: the arena's size and whether the host locked its pages (H91)."""
+        arena = self._arena
+        if arena is None:
+            refusal = self._arena_refusal.sentence if self._arena_refusal is not None else None
+            return {"kind": "none", "bytes": 0, "page_locked": False, "refusal": refusal}
+        return {
+            "kind": "arena",
+            "bytes": arena.data_bytes,
+            "page_locked": arena.page_locked,
+            "refusal": None,
+        }
+
     def settle(self, move: Move) -> None:
         """Keep the charge where the session lives, drop the other; drop both if it has ended (H49)."""
         self.moving -= 1

@@ -29,6 +29,8 @@ class Move:
     rounds: int = 0
     precopied_bytes: int = 0
     frozen_bytes: int = 0
+    loaded: int = 0
+    """KV positions that came with the blocks, by the manifests of what the target took."""
     frozen: FrozenItem | None = None
     frozen_at: float | None = None
     resumed_at: float | None = None
@@ -77,9 +79,18 @@ class Move:
             precopied_bytes=self.precopied_bytes,
             frozen_bytes=self.frozen_bytes,
             rounds=self.rounds,
-            reuse=1.0 if native else None,
-            recomputed_tokens=0,
+            reuse=self._reuse() if native else None,
+            recomputed_tokens=self._recomputed() if native else 0,
             copy_started_at=self.copy_started_at,
             copy_ended_at=self.copy_ended_at,
             timings_ms=self.timings_ms,
         )
+
+    def _reuse(self) -> float | None:
+        """Positions loaded of the N - 1 that the source had computed (H208)."""
+        frozen = self.frozen
+        return self.loaded / frozen.computed if frozen is not None and frozen.computed else None
+
+    def _recomputed(self) -> int:
+        """Positions below N - 1 that did not come, which only computing could have replaced (H209)."""
+        return self.frozen.computed - self.loaded if self.frozen is not None else 0

@@ -1,12 +1,19 @@
-"""What the planner is shown of workers and sessions."""
+"""What the planner is shown of workers and sessions, and what people are told of its refusals."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
 
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.planner import Candidate, Traveller
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
+from swapd.sessions.table import SessionTable
 from swapd.worker.link import WorkerLink
+
+HOLDERS_SHOWN: Final = 16
+"""A reason names no more sessions than this: it is read by people."""
 
 
 def candidate(link: WorkerLink, ledger: CapacityLedger, admission: Admission) -> Candidate:
@@ -33,3 +40,22 @@ def traveller(session: LiveSession) -> Traveller:
         eligible=session.durable >= 1,
         moving=session.move is not None,
     )
+
+
+def holders(table: SessionTable, ledger: CapacityLedger, workers: Iterable[str]) -> str | None:
+    """The sessions that hold the workers' places, none of which has ended (H48)."""
+    names: list[str] = []
+    for worker in workers:
+        capacity = ledger.worker(worker)
+        charged = capacity.charges if capacity is not None else {}
+        live = (table.get(name) for name in sorted(charged))
+        names += [session.id for session in live if session is not None and not session.over]
+    if not names:
+        return None
+    rest = len(names) - HOLDERS_SHOWN
+    return "held by " + ", ".join(names[:HOLDERS_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def progress(session: LiveSession) -> str:
+    """How far a session is that is not eligible yet (H56): its first token tells that prefill is done."""
+    return "no accepted token" if session.received else "still in prefill"

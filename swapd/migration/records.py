@@ -40,6 +40,7 @@ def drain_record(book: DrainBook) -> DrainRecord:
         created_at=book.created_at,
         finished_at=book.finished_at,
         sessions=tuple(book.outcomes.values()),
+        mode=book.mode,
     )
 
 
@@ -50,6 +51,7 @@ def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook
     """
     book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
     book.state = record.state
+    book.mode = record.mode
     book.outcomes = {outcome.session: outcome for outcome in record.sessions}
     for move in moves:
         if move.stats is not None:
@@ -82,4 +84,5 @@ def drain_view(record: DrainRecord) -> DrainView:
         deadline_s=record.deadline_s,
         finished_at=record.finished_at,
         sessions=record.sessions,
+        mode=record.mode,
     )

@@ -25,8 +25,8 @@ from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
-from swapd.migration.pictures import candidate, traveller
-from swapd.migration.planner import Assignment, plan
+from swapd.migration.pictures import candidate, holders, progress, traveller
+from swapd.migration.planner import Assignment, Refusal, plan
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.wave import Wave
 from swapd.sessions.admission import Admission
@@ -183,7 +183,7 @@ class MigrationSupervisor:
                         continue
                     await self._table.wait_activity(EVALUATE_EVERY_S)
             if book.state == "cancelled":
-                # What ended since the last look has its own outcome; who is still here was cancelled (H54).
+                # Who ended since the last look has an own outcome; only who is here was cancelled (H54).
                 here = {session.id for session in self._left(book)} | self._undecided(seen)
                 self._note_departed(book, seen - here)
                 for name in here:
@@ -231,7 +231,9 @@ class MigrationSupervisor:
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
             else:
-                book.ended(name, "completed_replay", Code.SOURCE_LOST if book.mode == "native" else None)
+                reason = Code.SOURCE_LOST if book.mode == "native" else None
+                rebuilt = session.rebuilt_positions if session is not None else 0
+                book.ended(name, "completed_replay", reason, rebuilt)
 
     def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
         """Plan what can leave now and let it go."""
@@ -257,7 +259,8 @@ class MigrationSupervisor:
             certified=self._config.self_certify,
         )
         for refusal in refusals:
-            book.waiting(refusal.session, str(refusal.code), "planned")
+            detail = self._detail(refusal, source.name)
+            book.waiting(refusal.session, str(refusal.code), "planned", detail)
         by_target: dict[str, list[Move]] = {}
         for assignment in assignments:
             try:
@@ -272,6 +275,16 @@ class MigrationSupervisor:
             wave = Wave(self._config, self._table, source, self._links[target], batch, moves)
             self._waves[book.id].append(wave)
             nursery.start_soon(self._carry, book, wave)
+
+    def _detail(self, refusal: Refusal, source: str) -> str | None:
+        """For people: who holds the targets' places (H48), or how far the session is (H56)."""
+        if refusal.code is Code.TARGET_FULL:
+            others = [name for name in self._links if name != source]
+            return holders(self._table, self._ledger, others)
+        if refusal.code is Code.NOT_ELIGIBLE:
+            session = self._table.get(refusal.session)
+            return progress(session) if session is not None else None
+        return None
 
     def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move:
         """Borrow what a move needs. Raises why that cannot be."""

@@ -178,6 +178,8 @@ class Wave:
         move.frozen_at = at  # from the command on, as H197 measures
         if item.manifest is not None:
             move.frozen_bytes = len(item.manifest.blocks) * self._route.block_bytes
+            tail = sum(entry.valid for entry in item.manifest.blocks)
+            move.loaded = move.frontier * self._route.block_tokens + tail
         self._route.ride(move)
         return None
 

@@ -8,7 +8,6 @@ Text and events are pure functions of the transcript, so they are the same bytes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import msgspec
 import trio
@@ -19,7 +18,6 @@ from swapd.sessions.record import SessionRecord, Terminal
 from swapd.sessions.text import TextStream
 from swapd.store.ledger import Append
 
-TERMINAL_STATES: Final = frozenset({"completed", "failed", "cancelled"})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -35,6 +33,8 @@ class LiveSession:
         self.unread_since: float | None = now
         self.move: str | None = None
         self.recovering = False
+        self.rebuilt_positions = 0
+        """Positions that its last replay had to make anew, prefix-cache hits of the worker included."""
         self.taking = True
         """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text
@@ -59,7 +59,7 @@ class LiveSession:
     @property
     def ended(self) -> bool:
         """Whether the end is durable."""
-        return self.record.state in TERMINAL_STATES
+        return self.record.terminal
 
     @property
     def over(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from swapd.api import DrainOrigin, DrainState, OnDisconnect, Outcome, SessionOutcome, SessionState
+from swapd.api import DrainMode, DrainOrigin, DrainState, OnDisconnect, Outcome, SessionOutcome, SessionState
 from swapd.messages.generation import GenerationSpec, Owner, Sampling
 from swapd.sessions.lifecycle import TerminalState, is_terminal
 
@@ -95,6 +95,7 @@ class DrainRecord(msgspec.Struct, frozen=True):
     created_at: float
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
+    mode: DrainMode = "native"
 
 
 def namespace_salt(namespace: str) -> str:

@@ -256,7 +256,8 @@ class Recovery:
             link.tell(Cancel(session.id, epoch))  # whether it started is unknown
             raise
         if outputs:
-            self.replayed_tokens += len(session.record.prompt) + len(outputs) - 1
+            session.rebuilt_positions = len(session.record.prompt) + len(outputs) - 1
+            self.replayed_tokens += session.rebuilt_positions
         self._table.regrant(session)
 
     # A worker that attached ------------------------------------------------------------------

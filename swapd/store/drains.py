@@ -10,7 +10,7 @@ import msgspec
 from swapd.api import SessionOutcome
 from swapd.sessions.record import DrainRecord
 
-_COLUMNS: Final = "id, worker, state, origin, deadline_s, created_at, finished_at, sessions"
+_COLUMNS: Final = "id, worker, state, origin, mode, deadline_s, created_at, finished_at, sessions"
 
 _outcomes = msgspec.json.Decoder(tuple[SessionOutcome, ...])
 
@@ -18,7 +18,7 @@ _outcomes = msgspec.json.Decoder(tuple[SessionOutcome, ...])
 def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> None:
     """Write a drain as it is now."""
     db.execute(
-        f"INSERT INTO drains ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+        f"INSERT INTO drains ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
         " state = excluded.state, deadline_s = excluded.deadline_s, finished_at = excluded.finished_at,"
         " sessions = excluded.sessions",
         (
@@ -26,6 +26,7 @@ def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> None:
             drain.worker,
             drain.state,
             drain.origin,
+            drain.mode,
             drain.deadline_s,
             drain.created_at,
             drain.finished_at,
@@ -58,8 +59,9 @@ def _record(row: tuple[Any, ...]) -> DrainRecord:
         worker=row[1],
         state=row[2],
         origin=row[3],
-        deadline_s=row[4],
-        created_at=row[5],
-        finished_at=row[6],
-        sessions=_outcomes.decode(row[7]),
+        mode=row[4],
+        deadline_s=row[5],
+        created_at=row[6],
+        finished_at=row[7],
+        sessions=_outcomes.decode(row[8]),
     )

@@ -93,6 +93,7 @@ _INITIAL: Final = (
       worker TEXT NOT NULL,
       state TEXT NOT NULL CHECK (state IN ('running', 'drained', 'blocked', 'cancelled')),
       origin TEXT NOT NULL,
+      mode TEXT NOT NULL,
       deadline_s REAL NOT NULL,
       created_at REAL NOT NULL,
       finished_at REAL,

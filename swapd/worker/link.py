@@ -109,6 +109,7 @@ class WorkerLink:
         self._heard_at = 0.0
         self._process: WorkerProcess | None = None
         self._down = trio.CancelScope()
+        self._short_lives = 0
 
     # What others ask of a link ---------------------------------------------------------------
 
@@ -185,9 +186,11 @@ class WorkerLink:
                 first = False
                 connected_at = trio.current_time()
                 await self._connected(process)
+                self._short_lives += 1
                 if trio.current_time() - connected_at > BACKOFF_MAX_S:
-                    backoff_s = BACKOFF_FIRST_S
+                    backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
             except SwapdError as error:
+                self._short_lives += 1
                 log.error("worker is not available", extra={"worker": self.name, "code": error.code})
                 self._set("dead", error.sentence)
             first = False
@@ -209,8 +212,13 @@ class WorkerLink:
         if first:
             self._hooks.absent(self)
         if self.worker.spawn:
-            return await spawn(self._config, self.worker)
-        self.reason = "waiting for a worker started elsewhere"
+            if self._short_lives <= self._config.worker_restarts:
+                return await spawn(self._config, self.worker)
+            # B32: what fails again and again needs somebody to look at it, not another start.
+            log.error("worker is not started any more", extra={"worker": self.name})
+            self._set("dead", f"given up after {self._short_lives} starts in a row that did not last")
+        else:
+            self.reason = "waiting for a worker started elsewhere"
         while True:
             # A worker started elsewhere announces itself by its ready file (B31).
             found = find(self._config, self.worker)

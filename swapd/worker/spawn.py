@@ -145,7 +145,7 @@ async def spawn(config: Config, worker: WorkerConfig) -> WorkerProcess:
         _write_private(settings_path, msgspec.json.encode(settings_for(config, worker)))
         pid, pidfd = _launch(command, log_path)
     except OSError as error:
-        # A full disk or an interpreter that is not there: this worker's misfortune, not the service's.
+        # A full disk or a missing interpreter: this worker's misfortune, not the service's.
         raise SwapdError(
             Code.ENGINE_FAILED,
             f"worker {worker.worker_id} cannot be started: {error.filename or folder}: {error.strerror}",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from swapd.api import Outcome, SessionOutcome
+from swapd.api import DrainState, Outcome, SessionOutcome
 from swapd.migration.drains import DRAIN_TRANSITIONS, FINAL_OUTCOMES, RETRY_MAX_S, DrainBook
 
 CREATED = 100.0
@@ -14,6 +16,18 @@ CREATED = 100.0
 
 def book(deadline_s: float = 10.0) -> DrainBook:
     return DrainBook("drn", "a", "operator", CREATED, deadline_s)
+
+
+def test_the_states_of_a_drain_and_the_ways_between_them_are_these() -> None:
+    """H53, B14: a blocked drain can still be drained; drained and cancelled are the ends."""
+    assert set(DRAIN_TRANSITIONS) == set(get_args(DrainState))
+    assert DRAIN_TRANSITIONS["running"] == {"drained", "blocked", "cancelled"}
+    assert DRAIN_TRANSITIONS["blocked"] == {"drained", "cancelled"}
+    assert not DRAIN_TRANSITIONS["drained"] | DRAIN_TRANSITIONS["cancelled"]
+    for state in get_args(DrainState):
+        made = book(0)
+        made.state = state
+        assert made.over == (state in ("drained", "cancelled"))
 
 
 def test_an_empty_worker_is_drained() -> None:

@@ -72,6 +72,13 @@ def test_a_session_that_cannot_move_says_why_and_whether_to_try_again(
     assert (moves, refusals) == ([], [Refusal("s", code, retry)])
 
 
+def test_a_draining_worker_is_passed_over_however_empty_it_is() -> None:
+    """A24, H44"""
+    draining = changed(TARGET, worker="c", admitting=False, free_blocks=20)
+    moves, refusals = ask(draining, TARGET, travellers=[Traveller("s", 8)])
+    assert (moves, refusals) == ([Assignment("s", "b")], [])
+
+
 def test_a_session_that_moves_already_is_left_alone() -> None:
     """H76, H77: never two moves of one session."""
     assert ask(TARGET, travellers=[Traveller("s", 4, moving=True)]) == ([], [])

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from swapd.api import Caller, DrainView, NewSession, SessionOutcome
-from swapd.errors import Code, SwapdError
+from swapd.errors import REASONS, Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.migration.drains import DrainBook
@@ -118,7 +118,7 @@ async def test_sessions_of_one_drain_move_side_by_side(tmp_path: Path) -> None:
 
 
 async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path) -> None:
-    """H76: the others wait, and say for what."""
+    """H76, H167: the others wait, and say for what."""
     async with open_world(tmp_path, max_concurrent_migrations=1) as world:
         for number in range(3):
             await world.session(f"s{number}")
@@ -373,6 +373,31 @@ async def test_a_source_lost_on_the_way_is_resolved_as_any_lost_owner(
         assert rows == [("failed", Code.SOURCE_LOST)]
 
 
+@pytest.mark.parametrize("step", [into.Export, into.Freeze])
+@pytest.mark.parametrize("permitted", [True, False])
+async def test_a_session_that_its_worker_does_not_know_is_not_tried_again(
+    tmp_path: Path, step: type, permitted: bool
+) -> None:
+    """H56: it is as good as lost, so what becomes of it is decided at once."""
+
+    async def unknown(link: ScriptedLink, body: Any) -> object:
+        if isinstance(body, into.Freeze):
+            return Frozen(body.batch, (FrozenItem(body.items[0].move, "unknown"),), 0.0, 0.0)
+        raise SwapdError(Code.SESSION_UNKNOWN)
+
+    async with open_world(tmp_path) as world:
+        session = await world.session(allow_replay_fallback=permitted)
+        world.a.always(step, unknown)
+        begun = await world.supervisor.start("a", 60, "operator")
+        view = await drained(world, begun.id)
+        outcome = by_session(view)["s"]
+        assert outcome.outcome == ("completed_replay" if permitted else "failed")
+        assert session.ended != permitted
+        assert len(world.bodies(into.Reserve)) == 1
+        assert world.told(into.Resume) == []
+        world.check_baseline()
+
+
 @pytest.mark.parametrize("permitted", [True, False])
 async def test_a_session_without_any_copy_after_its_commit_is_decided_at_once(
     tmp_path: Path, permitted: bool
@@ -531,6 +556,22 @@ async def test_an_arena_that_is_too_small_refuses_with_both_sizes_and_serving_go
         world.check_baseline()
 
 
+@pytest.mark.parametrize(("pages", "moves"), [(26, True), (25, False)])
+async def test_a_session_moves_through_an_arena_of_exactly_its_size(
+    tmp_path: Path, pages: int, moves: bool
+) -> None:
+    """H95, decision 6: it is the snapshot's limit; with a page less nothing is reserved or copied."""
+    async with open_world(tmp_path, arena_bytes=pages * 4096) as world:
+        await world.session()  # 103 positions in blocks of 4, each a page
+        begun = await world.supervisor.start("a", 60, "operator")
+        if moves:
+            view = await drained(world, begun.id)
+            assert by_session(view)["s"].outcome == "completed_native"
+            return
+        assert (await noted(world, begun.id)).reason == Code.ARENA_TOO_SMALL
+        assert world.told(into.Reserve, into.Export, into.Import) == []
+
+
 async def test_without_an_arena_nothing_moves_and_the_reason_says_why(tmp_path: Path) -> None:
     """H92, A6"""
     async with open_world(tmp_path, arena_bytes=None) as world:
@@ -574,6 +615,60 @@ async def test_what_may_not_move_waits_with_its_reason(
         assert (await noted(world, begun.id)).reason == reason
         assert not world.told(into.Reserve)
         world.check_baseline()
+
+
+async def test_a_full_target_is_named_with_those_that_hold_it(tmp_path: Path) -> None:
+    """H48: the reason's sentence, and the holders; a session that has ended is none of them."""
+    async with open_world(tmp_path, workers=("a",)) as world:
+        world.add_worker("b", msgspec.structs.replace(INFO, max_num_seqs=3))
+        await world.session("holder", worker="b")
+        await world.session("other", worker="b")
+        over = await world.session("over", worker="b")
+        over.move = "mov"  # its charge is its move's to free, so for a moment it outlives the session
+        await world.table.finish(over, "cancelled", Code.SESSION_CANCELLED)
+        await world.session("s")
+        begun = await world.supervisor.start("a", 60, "operator")
+        outcome = await noted(world, begun.id)
+        assert (outcome.reason, outcome.detail) == (Code.TARGET_FULL, "held by holder, other")
+        assert REASONS[Code.TARGET_FULL].sentence == "target already holds the maximum active sessions"
+        over.move = None
+        world.ledger.free("b", "over")
+        world.table.notify()
+        view = await drained(world, begun.id)
+        assert by_session(view)["s"].outcome == "completed_native"
+        world.check_baseline()
+
+
+async def test_many_holders_are_counted_beyond_the_first(tmp_path: Path) -> None:
+    """H48: a reason stays readable."""
+    async with open_world(tmp_path, workers=("a",)) as world:
+        world.add_worker("b", msgspec.structs.replace(INFO, max_num_seqs=18, usable_blocks=2000))
+        for number in range(18):
+            await world.session(f"h{number:02}", worker="b", tokens=0)
+        await world.session("s")
+        begun = await world.supervisor.start("a", 60, "operator")
+        detail = (await noted(world, begun.id)).detail
+        assert detail is not None
+        assert detail.startswith("held by h00, h01, ")
+        assert detail.endswith("h15 and 2 more")
+
+
+@pytest.mark.parametrize(("received", "detail"), [(0, "still in prefill"), (1, "no accepted token")])
+async def test_a_session_that_is_not_eligible_says_how_far_it_is(
+    tmp_path: Path, received: int, detail: str
+) -> None:
+    """H56: both are worth waiting for."""
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=0)
+        session.received += [7] * received
+        begun = await world.supervisor.start("a", 60, "operator")
+        outcome = await noted(world, begun.id)
+        assert (outcome.reason, outcome.detail) == (Code.NOT_ELIGIBLE, detail)
+        assert REASONS[Code.NOT_ELIGIBLE].sentence == "session has not reached an eligible boundary"
+        session.received.clear()
+        world.a.speak("s", 101)
+        view = await drained(world, begun.id)
+        assert by_session(view)["s"].outcome == "completed_native"
 
 
 async def test_two_workers_that_drain_do_not_swap_their_sessions(tmp_path: Path) -> None:

@@ -66,6 +66,15 @@ def test_only_a_commit_decides_for_the_target() -> None:
     ]
 
 
+@pytest.mark.parametrize("steps", range(len(STRAIGHT)))
+def test_an_abort_undoes_what_the_steps_before_it_did(steps: int) -> None:
+    """H67, H69: from every phase on the straight way."""
+    machine = MoveMachine()
+    for event, _ in STRAIGHT[:steps]:
+        machine.take(event)
+    machine.teardown()
+
+
 class MoveMachine(RuleBasedStateMachine):
     """One move, with two workers that remember what they hold."""
 
@@ -79,7 +88,9 @@ class MoveMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.phase is not Phase.FINISHED)
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        event = data.draw(st.sampled_from(sorted(TRANSITIONS[self.phase])))
+        self.take(data.draw(st.sampled_from(sorted(TRANSITIONS[self.phase]))))
+
+    def take(self, event: Event) -> None:
         before, self.phase = self.phase, advance(self.phase, event)
         match event:
             case Event.RESERVED:

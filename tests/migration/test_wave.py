@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -76,6 +77,30 @@ async def test_a_move_goes_through_its_steps_in_order(tmp_path: Path) -> None:
         stored = await world.stored()
         assert (stored.owner, stored.epoch, stored.accepted) == (world.b.owner, 2, 7)
         assert world.bodies(into.Prepare)[0].items[0].outputs == (101, 102, 103, 104, 105, 106)
+
+
+async def test_reuse_is_measured_by_what_the_manifests_carried(tmp_path: Path) -> None:
+    """H75: positions loaded of those computed; one that did not come would show, and count as recomputed."""
+
+    async def one_position_short(link: ScriptedLink, body: into.Freeze) -> object:
+        frozen = await link.work(body)
+        assert isinstance(frozen, Frozen)
+        (item,) = frozen.items
+        assert item.manifest is not None
+        *full, tail = item.manifest.blocks
+        short = msgspec.structs.replace(tail, valid=tail.valid - 1)
+        manifest = msgspec.structs.replace(item.manifest, blocks=(*full, short))
+        return msgspec.structs.replace(frozen, items=(msgspec.structs.replace(item, manifest=manifest),))
+
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=8)
+        world.a.on(into.Freeze, one_position_short)
+        wave = await wave_of(world, session)
+        await wave.run()
+        (move,) = wave.moves
+        result = move.result()
+        # 3 of the prompt and 8 outputs, of which the last has no KV yet.
+        assert (result.reuse, result.recomputed_tokens) == (pytest.approx(9 / 10), 1)
 
 
 STEPS = [

@@ -51,10 +51,10 @@ TIMERS = TimerConfig(
     freeze_s=0.05,
     prepare_s=0.05,
     activate_s=0.05,
-    decide_s=0.4,
+    decide_s=1.0,
     import_orphan_s=10.0,
     sweep_s=0.05,
-    worker_start_s=0.4,
+    worker_start_s=1.0,
 )
 INFO = out.EngineInfo(
     engine="sim",
@@ -214,18 +214,21 @@ class ScriptedLink:
         session = self.world.table.get(export.session)
         assert session is not None
         full = (len(session.record.prompt) + len(session.received) - 1) // BLOCK_TOKENS
-        return out.Exported(export.move, self._manifest(export, export.from_block, full), full, 0.0)
+        return out.Exported(
+            export.move, self._manifest(export, export.from_block, full, full * BLOCK_TOKENS), full, 0.0
+        )
 
     def _freeze(self, item: into.FreezeItem) -> out.FrozenItem:
         session = self.world.table.get(item.session)
         assert session is not None
         position = len(session.received)
         computed = len(session.record.prompt) + position - 1
-        manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS))
+        manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS), computed)
         return out.FrozenItem(item.move, "frozen", position, computed, manifest)
 
-    def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int) -> Manifest:
-        blocks = tuple(BlockEntry(i, 0, BLOCK_TOKENS, 0) for i in range(first, end))
+    def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int, computed: int) -> Manifest:
+        valid = {i: min(BLOCK_TOKENS, computed - i * BLOCK_TOKENS) for i in range(first, end)}
+        blocks = tuple(BlockEntry(i, 0, tokens, 0) for i, tokens in valid.items())
         lease = item.lease
         return Manifest(item.session, item.epoch + 1, lease.region, lease.generation, "fp", blocks)
 

@@ -13,8 +13,8 @@ import zmq
 from swapd.errors import Code
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
-from swapd.messages.envelope import VERSION, Command, encode
-from swapd.messages.generation import Lease
+from swapd.messages.envelope import MAX_FRAME_BYTES, VERSION, Command, encode
+from swapd.messages.generation import GenerationSpec, Lease, Sampling
 from swapd.transport.sockets import open_socket
 from tests.worker.client import (
     GREEDY,
@@ -311,3 +311,84 @@ async def test_the_schedule_comes_in_pieces_and_is_forgotten(folder: Path) -> No
                 steps += taken
     assert [step.batch for step in steps] == [((given.session, 2),), *[((given.session, 1),)] * 899]
     assert all(a.at_s <= b.at_s for a, b in pairwise(steps))
+
+
+# Run-ahead ---------------------------------------------------------------------------------------------
+
+
+async def read_with_window(client: Client, given: GenerationSpec, window: int) -> list[int]:
+    """A coordinator that accepts one token at a time and grants so many past it; returns the transcript."""
+    await client.ask(into.Start(given, 1, window), out.Started)
+    name = (given.session, 1)
+    for accepted in range(given.max_new_tokens):
+        await client.has(given, 1, accepted + 1)
+        assert len(client.ids[name]) <= accepted + window
+        await client.credit(given, 1, accepted + 1, accepted + 1 + window)
+    await client.ended(given, 1)
+    return client.ids[name]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+async def test_every_window_gives_the_same_transcript(pair: Pair, sampling: Sampling) -> None:
+    """H34, H35: a window of 1 is off: a token is computed only once the one before it is durable."""
+    given = [spec(new=24, sampling=sampling) for _ in range(4)]
+    async with connect(pair[0].ready) as client:
+        made = [
+            await read_with_window(client, one, window)
+            for one, window in zip(given, (1, 2, 8, 64), strict=True)
+        ]
+        assert made == [unmoved(given[0])] * 4
+        await emptied(client)
+
+
+async def test_a_window_is_computed_while_nothing_is_accepted(pair: Pair) -> None:
+    """H34: token p + 1 does not wait for p to be durable; nothing is forgotten before it is."""
+    given = spec()
+    async with connect(pair[0].ready) as client:
+        await client.ask(into.Start(given, 1, 8), out.Started)
+        assert await client.has(given, 1, 8) == unmoved(given)[:8]
+        stats = await client.stats(lambda s: s.held == 1)
+        assert stats.unaccepted == 8
+        await client.ask(into.Cancel(given.session, 1), out.Done)
+        await emptied(client)
+
+
+async def test_a_second_start_of_a_running_session_is_a_no_op(pair: Pair) -> None:
+    """H31: one producer a session, also after a replay; under an older epoch there is none."""
+    given = spec(sampling=SEEDED)
+    reference = unmoved(given)
+    async with connect(pair[0].ready) as client:
+        client.credited.add((given.session, 3))
+        replay = into.Start(given, 3, 12, tuple(reference[:4]))
+        for _ in range(3):
+            assert await client.ask(replay, out.Started) == out.Started(given.session, 3)
+        assert await client.refused(into.Start(given, 2, 12)) == Code.EPOCH_STALE
+        assert len(await client.inventory(given)) == 1
+        assert await client.ended(given, 3) == reference[4:]
+        steps = [run for r in client.reports if isinstance(r, out.Tokens) for run in r.runs]
+        assert sum(len(run.ids) for run in steps) == len(reference) - 4
+        await emptied(client)
+
+
+def frame_of(client: Client, size: int, request: int) -> bytes:
+    """A command that means nothing, of exactly so many bytes."""
+
+    def cancel(length: int) -> bytes:
+        body = into.Cancel("x" * length, 1)
+        return encode(Command(client.incarnation, client.generation, request, body))
+
+    rest = len(cancel(1 << 19)) - (1 << 19)
+    return cancel(size - rest)
+
+
+async def test_a_frame_over_the_limit_ends_its_connection_and_nothing_else(pair: Pair) -> None:
+    """H95, H169: 1 MiB is read and answered, a byte more is not; the next coordinator is served."""
+    async with connect(pair[0].ready) as client:
+        frame = frame_of(client, MAX_FRAME_BYTES, 1000)
+        assert len(frame) == MAX_FRAME_BYTES
+        await client.socket.send_multipart([frame])
+        assert isinstance(await client.answer(1000), out.Done)
+        await client.socket.send_multipart([frame_of(client, MAX_FRAME_BYTES, 1001) + b"x"])
+        async with connect(pair[0].ready) as other:
+            assert (await other.ask(into.InventoryQuery(), out.Inventory)).items == ()
+        assert 1001 not in client._answers
