@@ -26,6 +26,8 @@ from swapd.config_lines import Path
 from swapd.errors import Code
 
 WORKER_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
+RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator"})
+"""A worker's files are `<id>.sock`, `<id>.lock`…; these would be the service's own: libzmq steals paths."""
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ALIAS: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 SHA256_HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -126,6 +128,8 @@ def _workers(config: Config) -> Iterator[Problem]:
         path: Path = ("workers", index, "worker_id")
         if not WORKER_ID.fullmatch(worker.worker_id):
             yield Problem(path, "worker_id must be 1 to 32 characters of a-z, 0-9 and '-'")
+        elif worker.worker_id in RESERVED_IDS:
+            yield Problem(path, f"worker_id '{worker.worker_id}' is a name that swapd itself uses")
         elif worker.worker_id in seen:
             # H119: two workers under one id would be one owner to the store.
             yield Problem(path, f"worker_id '{worker.worker_id}' is used twice")

@@ -35,14 +35,14 @@ from swapd.ops.server import run_ops
 from swapd.service import SwapdService
 from swapd.sessions.admission import Admission
 from swapd.sessions.keeper import Keeper
-from swapd.sessions.record import SessionRecord
+from swapd.sessions.record import DrainRecord, MoveRecord, SessionRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
 from swapd.store.drains import open_drains
 from swapd.store.ledger import load_tokens
 from swapd.store.meta import next_generation
-from swapd.store.moves import finish_move, open_moves
+from swapd.store.moves import finish_move, moves_of, open_moves
 from swapd.store.sessions import nonterminal_sessions
 from swapd.store.writer import Store
 from swapd.transport.arena import Arena
@@ -138,23 +138,28 @@ class Coordinator:
 
     async def run(self, announce: Callable[[str, int], None]) -> None:
         """Open the nurseries, innermost last; they close in the opposite order."""
-        async with trio.open_nursery() as store_nursery:
-            await store_nursery.start(self.store.run)
-            await self._load()
-            async with trio.open_nursery() as actors:
-                await actors.start(self.recovery.run)
-                await actors.start(self.supervisor.run)
-                await actors.start(self.keeper.run)
-                await self._resume_drains()
-                for link in self.links.values():
-                    await actors.start(link.run)
-                async with trio.open_nursery() as doors:
-                    await self._open_doors(doors, announce)
-                    await self._wait_for_signal(doors)
-                    await self._stop_doors(doors)
-                actors.cancel_scope.cancel()
-            await self._stop_workers()
-            store_nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as signals:
+            # First to come, last to go: a signal at any moment ends what was begun, in order.
+            asked = trio.Event()
+            await signals.start(self._signals, asked)
+            async with trio.open_nursery() as store_nursery:
+                await store_nursery.start(self.store.run)
+                await self._load()
+                async with trio.open_nursery() as actors:
+                    await actors.start(self.recovery.run)
+                    await actors.start(self.supervisor.run)
+                    await actors.start(self.keeper.run)
+                    await self._resume_drains()
+                    for link in self.links.values():
+                        await actors.start(link.run)
+                    async with trio.open_nursery() as doors:
+                        await self._open_doors(doors, announce)
+                        await asked.wait()
+                        await self._stop_doors(doors)
+                    actors.cancel_scope.cancel()
+                await self._stop_workers()
+                store_nursery.cancel_scope.cancel()
+            signals.cancel_scope.cancel()
 
     async def _open_doors(self, doors: trio.Nursery, announce: Callable[[str, int], None]) -> None:
         config = self.config
@@ -175,13 +180,11 @@ class Coordinator:
         log.info("listening", extra={"host": config.host, "port": port})
         announce(config.host, port)
 
-    async def _wait_for_signal(self, doors: trio.Nursery) -> None:
-        ready: trio.Event = trio.Event()
-        doors.start_soon(self._signals, ready)
-        await ready.wait()
-
-    async def _signals(self, first: trio.Event) -> None:
+    async def _signals(
+        self, first: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
             async for number in signals:
                 if first.is_set():
                     os._exit(128 + number)
@@ -233,8 +236,11 @@ class Coordinator:
             )
 
     async def _resume_drains(self) -> None:
-        for record in await self.store.read(open_drains):
-            self.supervisor.resume(record)
+        def read(db: sqlite3.Connection) -> list[tuple[DrainRecord, list[MoveRecord]]]:
+            return [(drain, moves_of(db, drain.id)) for drain in open_drains(db)]
+
+        for drain, moves in await self.store.read(read):
+            self.supervisor.resume(drain, moves)
 
 
 def _tokenizer(config: Config) -> Tokenizer:

@@ -81,6 +81,7 @@ def test_an_absolute_path_stays() -> None:
         # names
         ('"b"', '"B"', "line 9: worker_id must be 1 to 32 characters of a-z, 0-9 and '-'"),
         ('"b"', '""', "line 9: worker_id must be 1 to 32 characters"),
+        ('"b"', '"ops"', "line 9: worker_id 'ops' is a name that swapd itself uses"),
         ('"b"', f'"{"b" * 33}"', "line 9: worker_id must be 1 to 32 characters"),
         ('"me"', '"two words"', "line 16: namespace must be"),
         # ranges

@@ -211,6 +211,8 @@ def start_child(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
             # A Ctrl-C of the terminal is for us; we end the child in our own order.
             start_new_session=True,
             preexec_fn=end_with_parent,
+            # torch keeps caches there.
+            env=os.environ | {"TMPDIR": str(log_path.parent)},
             cwd=Path(__file__).resolve().parents[2],
         )
 

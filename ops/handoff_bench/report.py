@@ -107,6 +107,8 @@ def plot(cells: Sequence[Json], path: Path, host: Json) -> None:
     for axis, sessions in zip(axes, groups, strict=True):
         group = sorted((c for c in cells if c["sessions"] == sessions), key=lambda c: int(c["context"]))
         _draw(axis, group, sessions)
+    # The axes share it, so it is set when all are drawn.
+    axes[0].set_ylim(bottom=1)
     axes[0].set_ylabel("the client waits, in token intervals")
     axes[0].legend(loc="best", fontsize=8)
     figure.suptitle("A running generation moves to another worker", fontsize=12)
@@ -140,7 +142,6 @@ def _draw(axis: Any, group: Sequence[Json], sessions: int) -> None:
     axis.annotate("3 intervals", (contexts[0], 3), fontsize=7, color="0.4", va="bottom")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_ylim(bottom=1)
     axis.set_xticks(contexts, [f"{context:,}" for context in contexts])
     axis.minorticks_off()
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

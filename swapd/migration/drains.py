@@ -15,6 +15,7 @@ from typing import Final
 
 from swapd.api import DrainMode, DrainOrigin, DrainState, DrainView, Outcome, SessionOutcome
 from swapd.errors import Code, SwapdError
+from swapd.messages.generation import Owner
 
 DRAIN_TRANSITIONS: Final[dict[DrainState, frozenset[DrainState]]] = {
     "running": frozenset({"drained", "blocked", "cancelled"}),
@@ -51,6 +52,8 @@ class DrainBook:
     finished_at: float | None = None
     mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
+    landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
+    """Sessions whose move was committed, but not settled, when the coordinator ended: target and new epoch."""
     _failures: dict[str, int] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
 

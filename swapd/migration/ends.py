@@ -44,10 +44,11 @@ def abort(route: Route, moves: Sequence[Move], why: SwapdError | Code | str) -> 
         log.info("move aborted", extra={"move": move.id, "phase": move.failed_in, "code": code})
         if code == Code.ALREADY_FINISHED:
             move.outcome = "cancelled"  # H86: its last tokens are on their way
-        elif route.source.is_owner(move.source):
+        elif route.source.is_owner(move.source) and code != Code.SESSION_UNKNOWN:
             move.outcome = "aborted_source_resumed"
         else:
-            move.outcome = "failed"  # the owner is lost; recovery decides about the session
+            # Its owner is lost, or does not have it, so no later try can do better (H56): recovery decides.
+            move.outcome = "failed"
         if owed.resume_source:
             route.source.tell(Resume(move.session.id, move.epoch))
             move.resumed_at = trio.current_time()

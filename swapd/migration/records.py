@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from swapd.api import DrainView
+from collections.abc import Iterable
+
+from swapd.api import DrainView, SessionOutcome
 from swapd.migration.drains import DrainBook
 from swapd.migration.move import Move
 from swapd.sessions.record import DrainRecord, MoveRecord
@@ -42,12 +44,32 @@ def drain_record(book: DrainBook) -> DrainRecord:
     )
 
 
-def reopened(record: DrainRecord) -> DrainBook:
-    """The book of a drain that a restart takes up again (decision 10, B16)."""
+def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook:
+    """The book of a drain that a restart takes up again (decision 10, B16); `moves` are its own, all finished.
+
+    The drain's row is written when its state changes, so what became of single sessions is in the moves (H54).
+    """
     book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
     book.state = record.state
     book.mode = record.mode
     book.outcomes = {outcome.session: outcome for outcome in record.sessions}
+    for move in moves:
+        if move.stats is not None:
+            book.note(move.stats)
+            continue
+        # Closed by the restart. A committed one has landed if the session is found there: that shows later (RY).
+        landed = move.outcome == "completed_native"
+        if landed:
+            book.landed[move.session] = (move.target, move.epoch + 1)
+        book.note(
+            SessionOutcome(
+                session=move.session,
+                outcome=None if landed else move.outcome,
+                reason=move.reason,
+                phase=move.phase,
+                target=move.target.worker,
+            )
+        )
     return book
 
 

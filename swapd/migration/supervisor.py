@@ -117,9 +117,9 @@ class MigrationSupervisor:
         self._launch(book)
         return book.view()
 
-    def resume(self, record: DrainRecord) -> None:
-        """Take a drain up again after a restart (decision 10, B16)."""
-        book = reopened(record)
+    def resume(self, record: DrainRecord, moves: Sequence[MoveRecord] = ()) -> None:
+        """Take a drain up again after a restart, with the moves that it made (decision 10, B16)."""
+        book = reopened(record, moves)
         self._books[book.id] = book
         if book.worker in self._links:
             self._admission.closed[book.worker] = f"worker {book.worker} is draining"
@@ -219,9 +219,13 @@ class MigrationSupervisor:
                 continue
             session = self._table.get(name)
             state = session.record.state if session is not None else "completed"
+            landed = session is None or (session.record.owner, session.record.epoch) == book.landed.get(name)
             if state == "failed":
                 code = session.record.code if session is not None else None
                 book.ended(name, "failed", code or Code.RECOVERY_UNAVAILABLE)
+            elif old is not None and name in book.landed and landed:
+                # RY: the last coordinator committed it, and it lives, or ended, where it was sent.
+                book.note(msgspec.structs.replace(old, outcome="completed_native", reuse=1.0))
             elif state == "cancelled":
                 book.ended(name, "cancelled", Code.SESSION_CANCELLED)
             elif state == "completed":

@@ -111,6 +111,8 @@ class Admission:
         if not link.is_owner(record.owner):
             # The worker went while the row was written; its loss was told before we were in the table.
             self._table.on_orphan(session)
+        elif session.producing:
+            self._table.regrant(session)  # it asked to go on alone: no reader has to come first (H32)
         return session
 
     def _load(self, link: WorkerLink) -> tuple[int, str]:

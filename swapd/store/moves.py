@@ -83,6 +83,12 @@ def open_moves(db: sqlite3.Connection) -> list[MoveRecord]:
     return [_record(row) for row in rows]
 
 
+def moves_of(db: sqlite3.Connection, drain: str) -> list[MoveRecord]:
+    """Return the moves of one drain, oldest first."""
+    rows = db.execute(f"SELECT {_COLUMNS} FROM moves WHERE drain = ? ORDER BY key", (drain,))
+    return [_record(row) for row in rows]
+
+
 def _encoded(stats: SessionOutcome | None) -> str | None:
     return None if stats is None else msgspec.json.encode(stats).decode()
 

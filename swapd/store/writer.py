@@ -104,9 +104,17 @@ class Store:
     def open(cls, path: str | Path) -> Store:
         """Take the lock, then make or migrate the database.
 
-        Raises `coordinator_lock_held` at once (H122), before anything is touched, and `schema_newer`.
+        Raises `coordinator_lock_held` at once (H122), before anything is touched, `schema_newer`, and
+        `store_failed` with the path and why for a file that is no store of ours or cannot be one.
         """
-        path = Path(path)
+        try:
+            return cls._open(Path(path))
+        except (OSError, ValueError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise SwapdError(Code.STORE_FAILED, f"{path}: {reason}") from error
+
+    @classmethod
+    def _open(cls, path: Path) -> Store:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = FileLock.acquire(path.parent / LOCK_NAME, Code.COORDINATOR_LOCK_HELD)
         try:

@@ -119,7 +119,7 @@ async def test_an_error_names_the_path_and_never_the_value(client):
 
 
 async def test_a_body_of_exactly_the_limit_is_accepted(client, service):
-    """H8"""
+    """H8, H168"""
     reply = await client.ask("POST", "/v1/sessions", padded(MIB))
     assert reply.status == 201
     assert len(service.asked) == 1

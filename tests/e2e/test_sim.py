@@ -20,7 +20,7 @@ from swapd.client import HttpClient
 from swapd.config import SimConfig
 from swapd.engines.sim import SimEngine
 from swapd.messages.generation import GenerationSpec, Sampling
-from tests.e2e.deployment import OTHER, TENANT, Deployment, reading
+from tests.e2e.deployment import OTHER, REPO, TENANT, Deployment, reading
 
 STEP_MS = 5.0
 EXTRA = f"""
@@ -117,7 +117,7 @@ async def test_a_target_killed_during_a_drain_loses_nothing(running: Deployment,
 async def test_a_source_killed_during_a_drain_is_decided_at_once(
     running: Deployment, moment: float, permitted: bool
 ) -> None:
-    """H70, H145, H158: replay where permitted, else recovery_unavailable; accepted tokens stay."""
+    """H10, H27, H70, H74, H145, H158: replay where permitted, else recovery_unavailable with its cursor."""
     session = await running.create(prompt(2, 1200), 200, allow_replay_fallback=permitted)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
@@ -128,24 +128,37 @@ async def test_a_source_killed_during_a_drain_is_decided_at_once(
     readings[0].check_gapless()
     expected, got = reference(prompt(2, 1200), 200), readings[0].tokens
     assert got == expected[: len(got)]
+    last = readings[0].events[-1]
     if permitted:
-        assert readings[0].events[-1].name == "completed"
-    if readings[0].events[-1].name != "completed":
-        assert readings[0].events[-1].json()["code"] == "recovery_unavailable"
+        assert last.name == "completed"
+        return
+    # Nothing of an old session is computed again anywhere (H74).
+    views = await running.workers()
+    assert all(view["stats"].get("recomputed_tokens", 0) == 0 for view in views.values())
+    if last.name != "completed":
+        assert (last.name, last.json()["code"]) == ("failed", "recovery_unavailable")
+        assert last.json()["accepted"] == len(got)
+        view = await running.call("GET", f"/v1/sessions/{session}")
+        assert (view["state"], view["code"]) == ("failed", "recovery_unavailable")
+        assert (view["accepted"], view["cursor"]) == (len(got), len(got) + 1)
 
 
 @pytest.mark.parametrize("moment", [None, 0.0, 0.03, 0.06, 0.1])
 async def test_a_coordinator_killed_at_any_time_loses_nothing(
     running: Deployment, moment: float | None
 ) -> None:
-    """H142-H153: workers go on, the next coordinator finds them; streams resume by cursor, gapless."""
+    """H142-H149, H151, H153, H1, H16, H18, H23, H65: workers go on, the next coordinator finds them.
+
+    Streams resume by cursor, gapless, in every state of their session and on both owners.
+    """
     sessions = [await running.create(prompt(n, 900), 250) for n in range(3)]
     async with reading(running, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(10)
         pids = {running.worker_ready(w).pid for w in ("a", "b")}  # type: ignore[union-attr]  # both are up
+        drain = None
         if moment is not None:
-            await running.call("POST", "/v1/workers/a/drains", {}, 202)
+            drain = (await running.call("POST", "/v1/workers/a/drains", {}, 202))["id"]
             await trio.sleep(moment)
         running.kill_coordinator()
         await running.start()
@@ -156,6 +169,39 @@ async def test_a_coordinator_killed_at_any_time_loses_nothing(
         assert one.tokens == reference(prompt(number, 900), 250)
     views = await running.wait_settled()
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
+    if drain is not None:
+        # It goes on after the restart, and opens the worker at its end (H65, decision 10).
+        with trio.fail_after(20):
+            while (view := await running.call("GET", f"/v1/drains/{drain}"))["state"] == "running":  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        assert view["state"] == "drained"
+        assert all(s["outcome"] is not None for s in view["sessions"])
+        assert (await running.workers())["a"]["admitting"]
+
+
+async def test_a_drain_keeps_its_outcomes_over_a_restart(running: Deployment) -> None:
+    """H54, H65: what moved before the coordinator was killed is still said to have moved."""
+    waits = await running.create(prompt(1), 10)  # without a reader it makes no token and cannot move
+    moves = await running.create(prompt(2), 4000)
+    async with reading(running, moves) as readings:
+        await readings[0].wait_tokens(5)
+        if await running.where(moves) != await running.where(waits):
+            await running.drain(await running.where(moves))
+        source = await running.where(waits)
+        view = await running.call("POST", f"/v1/workers/{source}/drains", {}, 202)
+        while {s["session"]: s["outcome"] for s in view["sessions"]}.get(moves) != "completed_native":
+            await trio.sleep(0.02)
+            view = await running.call("GET", f"/v1/drains/{view['id']}")
+        running.kill_coordinator()
+        await running.start()
+        await running.call("DELETE", f"/v1/sessions/{waits}")
+        while view["state"] == "running":
+            await trio.sleep(0.02)
+            view = await running.call("GET", f"/v1/drains/{view['id']}")
+        await running.call("DELETE", f"/v1/sessions/{moves}")
+    found = {s["session"]: (s["outcome"], s["reason"]) for s in view["sessions"]}
+    assert found[moves] == ("completed_native", None)
+    assert found[waits] == ("cancelled", "session_cancelled")
 
 
 async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
@@ -174,6 +220,25 @@ async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
         deployment.config.write_text(deployment.config.read_text().replace('"idle"', '"always"'))
         assert await trio.to_thread.run_sync(deployment.stop_coordinator) == 0
         await deployment.start()
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
+async def test_a_signal_while_starting_ends_what_was_begun() -> None:
+    """H230: SIGTERM when HTTP begins to listen and the workers are being started: exit 0, nobody is left."""
+    deployment = Deployment("sim", extra=EXTRA)
+    try:
+        script = f"""
+import signal, trio
+from functools import partial
+from pathlib import Path
+from swapd.serve import serve
+stop = lambda host, port: signal.raise_signal(signal.SIGTERM)
+trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
+"""
+        process = await trio.run_process([sys.executable, "-c", script], check=False, cwd=REPO)
+        assert process.returncode == 0
+        assert deployment.processes() == []
     finally:
         await trio.to_thread.run_sync(deployment.close)
 

@@ -16,6 +16,7 @@ from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.migration.drains import DrainBook
 from swapd.migration.records import drain_record
+from swapd.sessions.record import MoveRecord
 from swapd.store.drains import load_drain
 from tests.migration.world import (
     INFO,
@@ -117,7 +118,7 @@ async def test_sessions_of_one_drain_move_side_by_side(tmp_path: Path) -> None:
 
 
 async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path) -> None:
-    """H76: the others wait, and say for what."""
+    """H76, H167: the others wait, and say for what."""
     async with open_world(tmp_path, max_concurrent_migrations=1) as world:
         for number in range(3):
             await world.session(f"s{number}")
@@ -372,6 +373,31 @@ async def test_a_source_lost_on_the_way_is_resolved_as_any_lost_owner(
         assert rows == [("failed", Code.SOURCE_LOST)]
 
 
+@pytest.mark.parametrize("step", [into.Export, into.Freeze])
+@pytest.mark.parametrize("permitted", [True, False])
+async def test_a_session_that_its_worker_does_not_know_is_not_tried_again(
+    tmp_path: Path, step: type, permitted: bool
+) -> None:
+    """H56: it is as good as lost, so what becomes of it is decided at once."""
+
+    async def unknown(link: ScriptedLink, body: Any) -> object:
+        if isinstance(body, into.Freeze):
+            return Frozen(body.batch, (FrozenItem(body.items[0].move, "unknown"),), 0.0, 0.0)
+        raise SwapdError(Code.SESSION_UNKNOWN)
+
+    async with open_world(tmp_path) as world:
+        session = await world.session(allow_replay_fallback=permitted)
+        world.a.always(step, unknown)
+        begun = await world.supervisor.start("a", 60, "operator")
+        view = await drained(world, begun.id)
+        outcome = by_session(view)["s"]
+        assert outcome.outcome == ("completed_replay" if permitted else "failed")
+        assert session.ended != permitted
+        assert len(world.bodies(into.Reserve)) == 1
+        assert world.told(into.Resume) == []
+        world.check_baseline()
+
+
 @pytest.mark.parametrize("permitted", [True, False])
 async def test_a_session_without_any_copy_after_its_commit_is_decided_at_once(
     tmp_path: Path, permitted: bool
@@ -530,6 +556,22 @@ async def test_an_arena_that_is_too_small_refuses_with_both_sizes_and_serving_go
         world.check_baseline()
 
 
+@pytest.mark.parametrize(("pages", "moves"), [(26, True), (25, False)])
+async def test_a_session_moves_through_an_arena_of_exactly_its_size(
+    tmp_path: Path, pages: int, moves: bool
+) -> None:
+    """H95, decision 6: it is the snapshot's limit; with a page less nothing is reserved or copied."""
+    async with open_world(tmp_path, arena_bytes=pages * 4096) as world:
+        await world.session()  # 103 positions in blocks of 4, each a page
+        begun = await world.supervisor.start("a", 60, "operator")
+        if moves:
+            view = await drained(world, begun.id)
+            assert by_session(view)["s"].outcome == "completed_native"
+            return
+        assert (await noted(world, begun.id)).reason == Code.ARENA_TOO_SMALL
+        assert world.told(into.Reserve, into.Export, into.Import) == []
+
+
 async def test_without_an_arena_nothing_moves_and_the_reason_says_why(tmp_path: Path) -> None:
     """H92, A6"""
     async with open_world(tmp_path, arena_bytes=None) as world:
@@ -665,6 +707,32 @@ async def test_a_resumed_drain_moves_nothing_before_reconciliation(tmp_path: Pat
             world.recovery.introduced(name)
         await drained(world, "drn_1")
         assert session.record.owner == world.b.owner
+
+
+@pytest.mark.parametrize("came", [True, False])
+async def test_a_resumed_drain_says_what_its_moves_came_to(tmp_path: Path, came: bool) -> None:
+    """H54, H65, RY, RQ: outcomes of before the restart stay, and a committed move is native where it landed."""
+    async with open_world(tmp_path, attach=False) as world:
+        session = await world.session(worker="b")
+        source, target = world.a.owner, world.b.owner
+        assert source is not None
+        assert target is not None
+        if came:
+            world.table.change(session, epoch=2)
+        whole = SessionOutcome("t", "completed_native", None, "finished", target="b", reuse=1.0)
+        moves = [
+            MoveRecord("m1", "t", "drn_1", source, target, 1, "finished", "finished", whole.outcome, None,
+                       whole, 1.0, 2.0),
+            MoveRecord("m2", "s", "drn_1", source, target, 1, "committed", "finished", "completed_native",
+                       Code.COORDINATOR_RESTART, None, 1.0, 2.0),
+        ]  # fmt: skip
+        world.supervisor.resume(drain_record(DrainBook("drn_1", "a", "operator", 1.0, 1e12)), moves)
+        for name in ("a", "b"):
+            world.recovery.introduced(name)
+        found = by_session(await drained(world, "drn_1"))
+        assert found["t"] == whole
+        assert found["s"].outcome == ("completed_native" if came else "completed_replay")
+        assert found["s"].reason == (Code.COORDINATOR_RESTART if came else Code.SOURCE_LOST)
 
 
 async def test_a_drain_of_a_worker_that_is_configured_no_more_hurts_nobody(tmp_path: Path) -> None:

@@ -45,6 +45,16 @@ async def test_a_session_is_durable_and_reserved_before_the_reply(tmp_path: Path
         world.check_baseline()
 
 
+async def test_a_session_that_goes_on_alone_begins_without_a_reader(tmp_path: Path) -> None:
+    """H32: `continue` asks for tokens whether anyone reads or not; the others wait for their first reader."""
+    async with open_world(tmp_path) as world:
+        alone = await world.admission.admit(CALLER, asked(on_disconnect="continue"))
+        waits = await world.admission.admit(CALLER, asked())
+        assert world.a.credited + world.b.credited == [alone.id]
+        assert world.table.limit(alone) > 0
+        assert world.table.limit(waits) == 0
+
+
 async def test_the_emptiest_worker_gets_the_session(tmp_path: Path) -> None:
     """H46"""
     async with open_world(tmp_path) as world:

@@ -1,4 +1,4 @@
-"""Processes that the store's tests start and kill: `python -m tests.store.children ROLE PATH [NUMBER]`.
+"""Processes that the store's tests start and kill: `python -m tests.store.children ROLE PATH [NUMBER…]`.
 
 They write one line for each thing that a client would have been shown.
 """
@@ -35,18 +35,18 @@ async def create(path: Path) -> None:
             say(name)
 
 
-async def show(path: Path, sessions: int) -> None:
-    """Decode for ever in some sessions at once and say each token once it is durable (H18)."""
+async def show(path: Path, sessions: int, last_pos: int) -> None:
+    """Decode in some sessions at once and say each token once it is durable (H18); 0: for ever."""
     async with opened(path) as store, trio.open_nursery() as nursery:
         for n in range(sessions):
-            nursery.start_soon(_decode, store, f"s{n}")
+            nursery.start_soon(_decode, store, f"s{n}", last_pos)
 
 
-async def _decode(store: Store, session: str) -> None:
+async def _decode(store: Store, session: str, last_pos: int) -> None:
     if await store.read(lambda db: load_session(db, session)) is None:
         await store.commit(running(session))
     pos = len(await store.read(lambda db: load_tokens(db, session)))
-    while True:
+    while not last_pos or pos < last_pos:
         pos += 1
         # The token is a function of its position, so that a wrong one would show.
         batch = append(session, pos, (pos * 7,))
@@ -93,12 +93,12 @@ def hold(path: Path) -> None:
 
 def main() -> None:
     role, path = sys.argv[1], Path(sys.argv[2])
-    number = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    number, other = (*map(int, sys.argv[3:]), 0, 0)[:2]
     try:
         if role == "create":
             trio.run(create, path)
         elif role == "show":
-            trio.run(show, path, number)
+            trio.run(show, path, number, other)
         elif role == "fill":
             trio.run(fill, path, number)
         elif role == "hold":

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import re
+import select
+import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+
+import pytest
 
 from swapd.store.ledger import load_tokens
 from swapd.store.sessions import load_session
@@ -16,11 +24,14 @@ from swapd.store.writer import Store
 
 SESSIONS = 4
 KILLS = 5
+INSTANTS = 200
 
 
 @contextmanager
-def child(role: str, path: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tests.store.children", role, str(path), *arguments]
+def child(
+    role: str, path: Path, *arguments: str, tracer: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*tracer, sys.executable, "-m", "tests.store.children", role, str(path), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield process
@@ -70,6 +81,81 @@ def test_every_token_that_was_shown_exists_after_a_kill_at_any_instant(path: Pat
                 assert all(stored[pos - 1] == token for pos, token in seen)
                 record = load_session(db, f"s{n}")
                 assert record is None or record.accepted == len(stored)
+
+
+def test_at_two_hundred_instants_all_that_was_shown_would_survive_a_kill(path: Path) -> None:
+    """H18: a stopped process's files are what SIGKILL at that instant would leave; each is opened as such."""
+    rng = random.Random(200)
+    seen: dict[str, int] = {}
+    rest = b""
+    with child("show", path, str(SESSIONS)) as process:
+        assert process.stdout is not None
+        rest += process.stdout.readline()
+        output = process.stdout.fileno()
+        os.set_blocking(output, False)
+        for instant in range(INSTANTS):
+            # Not to be in step with the writer: some instants after few lines, some after many.
+            for _ in range(rng.randrange(1, 8)):
+                select.select([output], [], [], 5.0)
+                rest += os.read(output, rng.randrange(1, 200))
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(output, 1 << 16):
+                    rest += data
+            *lines, rest = rest.split(b"\n")
+            for session, pos, token in (line.decode().split() for line in lines):
+                assert int(token) == 7 * int(pos)
+                seen[session] = max(seen.get(session, 0), int(pos))
+            with image(path, path.parent / f"instant{instant}") as db:
+                for session, shown in seen.items():
+                    stored = load_tokens(db, session)
+                    assert stored == [7 * pos for pos in range(1, len(stored) + 1)]
+                    assert len(stored) >= shown
+            os.kill(process.pid, signal.SIGCONT)
+    assert len(seen) == SESSIONS
+
+
+@contextmanager
+def image(path: Path, folder: Path) -> Iterator[sqlite3.Connection]:
+    """A crash image: the database and its log, without the index that a restart makes anew."""
+    folder.mkdir()
+    try:
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{path}{suffix}", folder / f"swapd.db{suffix}")
+        with closing(sqlite3.connect(folder / "swapd.db")) as db:
+            yield db
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+def test_the_disk_has_a_token_before_its_reader_does(path: Path, tmp_path: Path) -> None:
+    """H18: in the trace of system calls, what was written to the log is synced before anything is shown.
+
+    One session, so that nothing of a later token is written before the one before it was shown.
+    """
+    trace = tmp_path / "trace"
+    tracer = ["strace", "-f", "-y", "-e", "trace=pwrite64,write,fsync,fdatasync", "-o", str(trace)]
+    with child("show", path, "1", "100", tracer=tracer) as process:
+        output, _ = process.communicate(timeout=60)
+    assert len(output.splitlines()) == 100
+    unsynced = shown = 0
+    syncing: set[str] = set()
+    for line in trace.read_text().splitlines():
+        # `pid call(fd</path>, …) = result`, or two halves with calls of other threads in between.
+        pid, call = line.split(maxsplit=1)
+        if re.match(r"pwrite64\(\d+<[^>]*-wal>", call):
+            unsynced += 1
+        elif re.match(r"fdatasync\(\d+<[^>]*-wal>|fsync\(\d+<[^>]*-wal>", call):
+            syncing.add(pid)
+        elif re.match(r'write\(1<[^>]*>, "s0 ', call):
+            shown += 1
+            assert unsynced == 0, line
+        if pid in syncing and "unfinished" not in call and call.endswith("= 0"):
+            syncing.remove(pid)
+            unsynced = 0
+    assert shown == 100
 
 
 def test_a_disk_that_is_full_stops_the_store_and_loses_nothing(path: Path) -> None:

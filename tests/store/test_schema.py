@@ -44,9 +44,22 @@ def test_migrations_of_others_in_the_same_file_are_no_concern(path: Path) -> Non
 def test_a_file_that_is_no_database_is_not_touched(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"not a database, but somebody's notes\n" * 100)
-    with pytest.raises(sqlite3.DatabaseError):
+    with pytest.raises(SwapdError, match="not a database") as caught:
         Store.open(path)
+    assert caught.value.code is Code.STORE_FAILED
     assert path.read_bytes().startswith(b"not a database")
+
+
+@pytest.mark.parametrize("name", ["folder", "a\0b", "file/x.db"])
+def test_a_path_that_cannot_be_a_store_is_refused_in_one_sentence(path: Path, name: str) -> None:
+    path.parent.mkdir()
+    (path.parent / "folder").mkdir()
+    (path.parent / "file").touch()
+    with pytest.raises(SwapdError) as caught:
+        Store.open(path.parent / name)
+    assert caught.value.code is Code.STORE_FAILED
+    assert str(path.parent) in caught.value.detail
+    Store.open(path).close()  # and the lock is free
 
 
 def test_a_second_store_in_the_same_folder_is_refused_before_anything_is_made(path: Path) -> None:

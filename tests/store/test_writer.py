@@ -59,7 +59,7 @@ async def test_every_commit_waits_for_the_disk(path: Path) -> None:
 
 
 async def test_all_that_has_arrived_shares_one_commit(path: Path) -> None:
-    """Group commit across sessions and workers: one COMMIT for 300 operations of 30 sessions."""
+    """B5: across sessions and workers: one COMMIT for 300 operations of 30 sessions."""
     async with opened(path, GatedStore) as store:
         for n in range(30):
             await store.commit(running(f"s{n}"))

@@ -13,7 +13,7 @@ import zmq
 from swapd.errors import Code
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
-from swapd.messages.envelope import VERSION, Command, encode
+from swapd.messages.envelope import MAX_FRAME_BYTES, VERSION, Command, encode
 from swapd.messages.generation import GenerationSpec, Lease, Sampling
 from swapd.transport.sockets import open_socket
 from tests.worker.client import (
@@ -368,3 +368,27 @@ async def test_a_second_start_of_a_running_session_is_a_no_op(pair: Pair) -> Non
         steps = [run for r in client.reports if isinstance(r, out.Tokens) for run in r.runs]
         assert sum(len(run.ids) for run in steps) == len(reference) - 4
         await emptied(client)
+
+
+def frame_of(client: Client, size: int, request: int) -> bytes:
+    """A command that means nothing, of exactly so many bytes."""
+
+    def cancel(length: int) -> bytes:
+        body = into.Cancel("x" * length, 1)
+        return encode(Command(client.incarnation, client.generation, request, body))
+
+    rest = len(cancel(1 << 19)) - (1 << 19)
+    return cancel(size - rest)
+
+
+async def test_a_frame_over_the_limit_ends_its_connection_and_nothing_else(pair: Pair) -> None:
+    """H95, H169: 1 MiB is read and answered, a byte more is not; the next coordinator is served."""
+    async with connect(pair[0].ready) as client:
+        frame = frame_of(client, MAX_FRAME_BYTES, 1000)
+        assert len(frame) == MAX_FRAME_BYTES
+        await client.socket.send_multipart([frame])
+        assert isinstance(await client.answer(1000), out.Done)
+        await client.socket.send_multipart([frame_of(client, MAX_FRAME_BYTES, 1001) + b"x"])
+        async with connect(pair[0].ready) as other:
+            assert (await other.ask(into.InventoryQuery(), out.Inventory)).items == ()
+        assert 1001 not in client._answers
