@@ -11,6 +11,7 @@ import argparse
 import ast
 import json
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -170,4 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # `ops/rules --all | head` is no fault.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ LOCKS = ROOT / "ops" / "locks"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 FREE_BYTES_NEEDED = 6 << 30
 LOG_TAIL_LINES = 12
+DOT_S = 5.0
 NO_PYTHON_313 = 3
 # Raise it when this file makes environments differently, so that old ones are made anew.
 RECIPE = 1
@@ -63,14 +65,26 @@ def say(text: str) -> None:
 
 @contextmanager
 def step(number: int, total: int, text: str) -> Iterator[None]:
-    """Say what is being done, then how long it took."""
+    """Say what is being done, a dot every `DOT_S` meanwhile, then how long it took."""
     print(f"[{number}/{total}] {text} ...", end="", file=sys.stderr, flush=True)
     began = time.monotonic()
+    done = threading.Event()
+
+    def dots() -> None:
+        while not done.wait(DOT_S):
+            print(".", end="", file=sys.stderr, flush=True)
+
+    ticking = threading.Thread(target=dots, daemon=True)
+    ticking.start()
     try:
         yield
     except BaseException:
+        done.set()
+        ticking.join()
         say(" failed")
         raise
+    done.set()
+    ticking.join()
     say(f" {time.monotonic() - began:.0f} s")
 
 
@@ -218,11 +232,11 @@ def make(env: Environment) -> None:
         raise SetupError(f"{ROOT} has {free >> 20} MiB free; set-up needs {FREE_BYTES_NEEDED >> 20} MiB.")
     with step(1, 4, f"making {env.folder.name} with {env.python}"):
         create_venv(env)
-    with step(2, 4, f"installing {len(pins)} packages" + (", about a minute" if heavy else "")):
+    with step(2, 4, f"installing {len(pins)} packages" + (", one to three minutes" if heavy else "")):
         install_packages(env, pins)
     with step(3, 4, "installing swapd itself"):
         install_project(env)
-    with step(4, 4, "compiling bytecode"):
+    with step(4, 4, "compiling bytecode" + (", about a minute" if heavy else "")):
         compile_bytecode(env)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +27,8 @@ SILENCE_TIMEOUT_S: Final = 45.0
 """The service sends a sign of life at least every 15 s (H28); three missed ones are a dead connection."""
 BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
+RECONNECT_PATIENCE_S: Final = 120.0
+"""How long a stream is tried again without a sign of life: a service that restarts needs less."""
 MAX_ANSWER_BYTES: Final = 32 << 20
 READ_BYTES: Final = 65536
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
@@ -86,14 +88,20 @@ class HttpClient:
 
     @asynccontextmanager
     async def events(
-        self, session: str, after: int | None = None, *, reconnect: bool = False
+        self,
+        session: str,
+        after: int | None = None,
+        *,
+        reconnect: bool = False,
+        on_lost: Callable[[SwapdError], None] | None = None,
     ) -> AsyncIterator[EventStream]:
         """The session's events strictly after a cursor, as an async iterator.
 
         Without `reconnect` a broken connection raises `Unreachable`; with it the stream goes on from its
-        cursor, after a growing pause.
+        cursor, after a growing pause, and raises only after `RECONNECT_PATIENCE_S`. `on_lost` hears of each
+        break once, however many attempts it takes.
         """
-        stream = EventStream(self, session, after, reconnect)
+        stream = EventStream(self, session, after, reconnect, on_lost)
         try:
             yield stream
         finally:
@@ -180,12 +188,21 @@ class EventStream:
     `cursor` is the last id handed out, `reconnects` how often the stream was picked up again.
     """
 
-    def __init__(self, client: HttpClient, session: str, after: int | None, reconnect: bool) -> None:
+    def __init__(
+        self,
+        client: HttpClient,
+        session: str,
+        after: int | None,
+        reconnect: bool,
+        on_lost: Callable[[SwapdError], None] | None = None,
+    ) -> None:
         self.cursor = after
         self.reconnects = 0
         self._client = client
         self._session = session
         self._reconnect = reconnect
+        self._on_lost = on_lost
+        self._lost_at: float | None = None
         self._exchange: _Exchange | None = None
         self._parser = SseParser(after)
         self._ready: deque[SseEvent] = deque()
@@ -196,7 +213,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> SseEvent:
-        """Raises `SwapdError` for a refusal, `Unreachable` without `reconnect`.
+        """Raises `SwapdError` for a refusal, `Unreachable` without `reconnect` or when patience ends.
 
         If cancelled, no event is lost: the cursor has not moved.
         """
@@ -205,14 +222,10 @@ class EventStream:
                 raise StopAsyncIteration
             try:
                 await self._fill()
-            except Unreachable:
-                await self._drop()
-                if not self._reconnect:
-                    raise
-                await self._pause()
             except SwapdError as error:
                 await self._drop()
-                if not (self._reconnect and error.retryable):
+                again = isinstance(error, Unreachable) or error.retryable
+                if not (self._reconnect and again and self._patient(error)):
                     raise
                 await self._pause()
             except BaseException:
@@ -242,6 +255,7 @@ class EventStream:
         if chunk is None:
             # A stream that ends without a terminal event was ended by a stopping service.
             raise Unreachable("the stream ended early")
+        self._lost_at = None
         try:
             self._ready.extend(self._parser.feed(chunk, trio.current_time()))
         except ValueError as error:
@@ -267,6 +281,14 @@ class EventStream:
             self._ended = True
         else:
             raise refusal(exchange.status, _decoded(content))
+
+    def _patient(self, error: SwapdError) -> bool:
+        """Whether to try again; the first failure since a sign of life is told."""
+        if self._lost_at is None:
+            self._lost_at = trio.current_time()
+            if self._on_lost is not None:
+                self._on_lost(error)
+        return trio.current_time() - self._lost_at < RECONNECT_PATIENCE_S
 
     async def _pause(self) -> None:
         self.reconnects += 1

@@ -229,3 +229,22 @@ async def test_the_pause_between_attempts_grows_and_starts_again_after_an_event(
     pauses = [b - a for a, b in itertools.pairwise(attempts)]
     assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert max(pauses) == pytest.approx(client_module.BACKOFF_MAX_S)
+
+
+async def test_a_service_that_stays_away_is_told_once_and_given_up_in_time(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[SwapdError] = []
+    client = HttpClient("http://127.0.0.1:1")
+
+    async def fail(*_: object) -> None:
+        raise Unreachable("none")
+
+    monkeypatch.setattr(client, "_begin", fail)
+    began_s = trio.current_time()
+    async with client.events("ses_1", reconnect=True, on_lost=told.append) as stream:
+        with pytest.raises(Unreachable):
+            await anext(stream)
+    patience_s = client_module.RECONNECT_PATIENCE_S
+    assert patience_s <= trio.current_time() - began_s <= patience_s + client_module.BACKOFF_MAX_S
+    assert [str(error.detail) for error in told] == ["none"]

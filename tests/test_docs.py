@@ -30,12 +30,14 @@ COMMANDS: Final = {
     "ops/rules": "tests/test_rules.py",
     ".venv/bin/swapd status": "tests of the command line",
     ".venv/bin/swapd generate": "tests of the command line",
+    ".venv/bin/swapd sessions": "tests of the command line",
     ".venv/bin/swapd drain": "tests of the command line",
     ".venv/bin/swapd check-config": "tests of the command line",
     ".venv/bin/swapd serve": "tests/e2e",
     ".venv/bin/python -m swapd.models.smollm2": "tests/models",
     ".venv/bin/python ops/bench_handoff.py": "tests of the bench",
     "curl": "its address is checked below",
+    "SWAPD=http://127.0.0.1:8080": "the variables of the curl commands",
 }
 
 

@@ -118,7 +118,7 @@ def test_it_serves_until_ctrl_c_and_then_everything_has_ended(folder: Path) -> N
             if "Ctrl-C stops" in line:
                 break
         assert re.search(r"serves SmolLM2-135M-Instruct at http://127.0.0.1:\d+", shown)
-        assert "swapd generate --config" in shown
+        assert f"{Path(sys.executable).parent}/swapd generate --config" in shown
         assert len(processes_of(folder)) == 3
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=WAIT_S)

@@ -164,3 +164,15 @@ def test_only_torch_and_only_where_pip_does_not_know_it_comes_from_pytorchs_inde
     assert all(command[-1] == "torch==2.13.0+cpu" for command in from_pytorch)
     assert ran[-1][-2:] == ("-r", str(env.lock))
     assert all("--no-deps" in command for command in ran)
+
+
+def test_a_long_step_shows_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_setup, "DOT_S", 0.001)
+    shown = ""
+    with _setup.step(1, 4, "compiling"):
+        # Bounded by the test's time limit.
+        while not shown.endswith("....."):
+            shown += capsys.readouterr().err
+    assert shown.startswith("[1/4] compiling ...")

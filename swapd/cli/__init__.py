@@ -22,7 +22,8 @@ def main() -> None:
     """Lend this machine's idle GPUs to LLM serving and get them back without losing a token.
 
     Start with `swapd quickstart`. Commands that talk to a running service find it by its configuration
-    (./swapd.toml, or --config FILE) or by the folder of its sockets (--socket-dir DIR).
+    (./swapd.toml, or --config FILE) or by the folder of its sockets (--socket-dir DIR); where there is
+    neither, they mean the quickstart's.
     """
 
 

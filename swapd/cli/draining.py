@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.2
 
 
-@click.command()
+@click.command(short_help="Move all sessions of a worker to others.")
 @click.argument("worker")
 @click.option("--deadline", "deadline_s", type=float, metavar="S", help="Seconds until it counts as blocked.")
 @click.option("--no-wait", is_flag=True, help="Start it and return at once.")

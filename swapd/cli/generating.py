@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,14 +21,20 @@ if TYPE_CHECKING:
 CANCEL_TIMEOUT_S: Final = 5.0
 
 
-@click.command()
+@click.command(short_help="Generate from a prompt and print the text as it comes.")
 @click.argument("prompt", required=False)
-@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--max-new-tokens", type=int, default=256, show_default=True, help="How many tokens at most.")
 @click.option(
     "--temperature", type=float, default=1.0, show_default=True, help="0 always takes the likeliest."
 )
-@click.option("--top-p", type=float, default=1.0, show_default=True)
-@click.option("--top-k", type=int, default=0, show_default=True, help="0: all tokens.")
+@click.option(
+    "--top-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Draw from the likeliest tokens of this share.",
+)
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from this many tokens; 0: all.")
 @click.option("--seed", type=int, help="The same seed gives the same text.")
 @click.option("--stop", multiple=True, help="Stop before this text; may be given several times.")
 @click.option("--ignore-eos", is_flag=True, help="Go on to --max-new-tokens whatever the model says.")
@@ -42,7 +49,7 @@ CANCEL_TIMEOUT_S: Final = 5.0
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
-    help=f"The service's configuration; default ./{place.DEFAULT_CONFIG}.",
+    help=place.CONFIG_HELP,
 )
 @place.json_option
 def generate(
@@ -95,6 +102,11 @@ def _client(url: str | None, token_file: Path | None, config: Path | None) -> Ht
     return HttpClient(url, token)
 
 
+def _lost(error: SwapdError) -> None:
+    """Say that the stream broke, on a line of its own; the text goes on after it."""
+    click.echo(f"\nswapd: the connection is lost, trying again ({error.detail or error.sentence})", err=True)
+
+
 class _Run:
     """One generation, and what came of it."""
 
@@ -129,7 +141,7 @@ class _Run:
 
     async def _read(self) -> None:
         try:
-            async with self._client.events(self._session, reconnect=True) as stream:
+            async with self._client.events(self._session, reconnect=True, on_lost=_lost) as stream:
                 async for event in stream:
                     self._reconnects = stream.reconnects
                     if event.name == "token":
@@ -162,12 +174,16 @@ class _Run:
     async def _leave(self) -> None:
         import trio
 
+        from swapd.client import Unreachable
+
         if self._keep:
             click.echo(f"\nsession {self._session} goes on; `swapd cancel {self._session}` ends it", err=True)
             return
-        with trio.move_on_after(CANCEL_TIMEOUT_S):
+        said = "could not be cancelled: the service did not answer"
+        with trio.move_on_after(CANCEL_TIMEOUT_S), suppress(Unreachable):
             await self._client.request("DELETE", f"/v1/sessions/{self._session}")
-            click.echo(f"\nsession {self._session} cancelled", err=True)
+            said = "cancelled"
+        click.echo(f"\nsession {self._session} {said}", err=True)
 
     def as_json(self) -> str:
         import json

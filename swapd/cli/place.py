@@ -12,6 +12,7 @@ from swapd.config import Config
 from swapd.errors import Code, SwapdError
 
 DEFAULT_CONFIG: Final = "swapd.toml"
+CONFIG_HELP: Final = f"The service's configuration; default ./{DEFAULT_CONFIG}, else the quickstart's."
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,7 +34,7 @@ def place_options(command: F) -> F:
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
-        help=f"The service's configuration; default ./{DEFAULT_CONFIG}.",
+        help=CONFIG_HELP,
     )(command)
 
 
@@ -51,16 +52,20 @@ def find(config: Path | None, socket_dir: Path | None) -> Place:
 
 
 def require_config(config: Path | None) -> Config:
-    """Read the configuration that was named, or the one in this folder."""
+    """Read the configuration that was named, or the one in this folder, or the quickstart's."""
     from swapd.config_file import read_config
+    from swapd.quickstart.state import default_folder
 
-    path = config or Path(DEFAULT_CONFIG)
-    if config is None and not path.exists():
-        raise SwapdError(
-            Code.CONFIG_INVALID,
-            f"there is no ./{DEFAULT_CONFIG}; name one with --config, or use --socket-dir",
-        )
-    return read_config(path)
+    if config is not None:
+        return read_config(config)
+    for path in (Path(DEFAULT_CONFIG), default_folder() / DEFAULT_CONFIG):
+        if path.exists():
+            return read_config(path)
+    raise SwapdError(
+        Code.CONFIG_INVALID,
+        f"there is no ./{DEFAULT_CONFIG} and no quickstart has run; "
+        "name one with --config, or use --socket-dir",
+    )
 
 
 def base_url(config: Config) -> str:

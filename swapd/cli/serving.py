@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from swapd.worker.settings import WorkerSettings
 
 
-@click.command()
+@click.command(short_help="Run the service of a configuration.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -43,11 +43,17 @@ def _announce(host: str, port: int) -> None:
     click.echo(f"swapd serves http://{shown}:{port}")
 
 
-@click.command()
+@click.command(short_help="Run one worker by hand.")
 @click.option("--settings", type=click.Path(path_type=Path), help="A settings file as the service writes it.")
 @click.option("--worker-id", help="The worker's name in the configuration.")
 @click.option("--socket-dir", type=click.Path(path_type=Path), help="The service's folder of sockets.")
-@click.option("--engine", type=click.Choice(["vllm", "sim"]), default="vllm", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(["vllm", "sim"]),
+    default="vllm",
+    show_default=True,
+    help="sim makes up its output.",
+)
 @click.option("--model", type=click.Path(path_type=Path), help="The checkpoint's folder; vllm needs it.")
 @click.option("--alias", help="The model's name; default: the folder's.")
 @click.option("--max-model-len", type=int, help="The longest context in tokens.")
@@ -103,7 +109,7 @@ def _settings(options: dict[str, Any]) -> WorkerSettings:
         raise SwapdError(Code.INVALID_REQUEST, str(error)) from None
 
 
-@click.command("check-config")
+@click.command("check-config", short_help="Check a configuration without starting anything.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -113,7 +119,11 @@ def _settings(options: dict[str, Any]) -> WorkerSettings:
 )
 @place.json_option
 def check_config(config: Path, as_json: bool) -> None:
-    """Check a configuration as `serve` would, without starting or locking anything (H127)."""
+    """Check a configuration as `serve` would, without starting or locking anything.
+
+    \f
+    H127.
+    """
     import json
 
     from swapd.config_file import load_config
@@ -129,9 +139,15 @@ def check_config(config: Path, as_json: bool) -> None:
     click.echo(f"{config} is valid: workers {names}; model {read.models[0].alias}; {place.base_url(read)}")
 
 
-@click.command()
+@click.command(short_help="Serve a small real model on this machine's CPU.")
 @click.option("--once", is_flag=True, help="Move one running generation, report as JSON, and exit.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Where it listens; another one when it is taken.",
+)
 @click.option(
     "--dir",
     "folder",

@@ -10,7 +10,7 @@ from swapd.cli import place
 from swapd.cli.boundary import EXIT_NOT_AS_ASKED, refusals_as_json
 
 
-@click.command()
+@click.command(short_help="Show workers, sessions and running drains.")
 @place.place_options
 @place.json_option
 def status(config: Path | None, socket_dir: Path | None, as_json: bool) -> None:
@@ -91,6 +91,8 @@ def cancel(name: str, is_drain: bool, config: Path | None, socket_dir: Path | No
         view = ask(place.find(config, socket_dir).socket_dir, question)
     if as_json:
         output.print_json(view)
+    elif isinstance(view, DrainView) and view.state != "cancelled":
+        click.echo(f"drain {view.id} was over already: {view.state}")
     elif isinstance(view, DrainView):
         click.echo(f"drain {view.id} is {view.state}; worker {view.worker} is open again")
     else:

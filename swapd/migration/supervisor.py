@@ -101,7 +101,7 @@ class MigrationSupervisor:
     ) -> DrainView:
         """Begin a drain; admission is closed before anything else is looked at (H51)."""
         if worker not in self._links:
-            raise SwapdError(Code.WORKER_UNKNOWN)
+            raise SwapdError(Code.WORKER_UNKNOWN, f"the workers are {', '.join(sorted(self._links))}")
         running = self.draining(worker)
         if running is not None:
             raise SwapdError(Code.DRAIN_EXISTS, running.id)

@@ -171,4 +171,6 @@ def ask(socket_dir: str | Path, question: Callable[[OpsClient], Awaitable[T]]) -
 def _require(socket_dir: str | Path, name: str) -> None:
     # ZeroMQ would wait in silence for a socket to appear.
     if not (Path(socket_dir) / name).is_socket():
-        raise SwapdError(Code.NOT_READY, f"no service in {socket_dir}; start it with `swapd serve`")
+        raise SwapdError(
+            Code.NOT_READY, f"no service in {socket_dir}; start it with `swapd serve` or `swapd quickstart`"
+        )

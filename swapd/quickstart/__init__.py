@@ -7,7 +7,9 @@ child and its workers have ended too.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -81,6 +83,7 @@ async def _main(state: State, child: ServeProcess, port: int, *, once: bool, jso
             report("stopping the service and its workers")
             with trio.move_on_after(STOP_TIMEOUT_S, shield=True):
                 await child.stop()
+                report("all have ended")
     finally:
         if child.running:
             with trio.move_on_after(STOP_TIMEOUT_S, shield=True):
@@ -171,6 +174,9 @@ def _tell(states: dict[str, str], worker: str, state: str, after_s: float) -> No
 
 def _welcome(state: State, url: str) -> str:
     tenant, operator = state.tenant_token, state.operator_token
+    # As it can be typed: an environment that is not active has no `swapd` on the path.
+    swapd = shlex.quote(str(Path(sys.executable).with_name("swapd")))
+    config = shlex.quote(str(state.config_path))
     return f"""
 swapd serves SmolLM2-135M-Instruct at {url}
 
@@ -179,7 +185,7 @@ swapd serves SmolLM2-135M-Instruct at {url}
 
 Try it in another terminal. Generate, and watch the text come:
 
-  swapd generate --config {state.config_path} "Once upon a time"
+  {swapd} generate --config {config} "Once upon a time"
 
 The same over HTTP:
 
@@ -188,12 +194,11 @@ The same over HTTP:
        -d '{{"prompt": "Once upon a time", "max_new_tokens": 400, "ignore_eos": true}}'
   curl -N {url}/v1/sessions/SESSION/events -H 'Authorization: Bearer {tenant}'
 
-While it runs, move it away from its worker, and open the worker again:
+While it runs, move it away from its worker (a, or b: see status), and look at how that went:
 
-  swapd drain a --config {state.config_path}
-  swapd status --config {state.config_path}
-  swapd drains --config {state.config_path}
-  swapd cancel --drain DRAIN --config {state.config_path}
+  {swapd} drain a --config {config}
+  {swapd} status --config {config}
+  {swapd} drains --config {config}
 
   curl -X POST {url}/v1/workers/a/drains -H 'Authorization: Bearer {operator}'
 

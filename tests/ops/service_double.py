@@ -214,6 +214,8 @@ class ServiceDouble:
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         view = await self.drain(caller, drain)
+        if view.state in ("drained", "cancelled"):
+            return view
         self.drain_views[drain] = msgspec.structs.replace(view, state="cancelled", finished_at=1.0)
         return self.drain_views[drain]
 
