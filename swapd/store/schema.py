@@ -8,6 +8,7 @@ written to it (H162).
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from typing import Final
 
 from sqlite_utils import Database, Migrations
@@ -107,7 +108,9 @@ _INITIAL: Final = (
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)
-    known = {migration.name for migration in MIGRATIONS.pending(Database(memory=True))}
+    with closing(sqlite3.connect(":memory:")) as empty:
+        blank = Database(empty, execute_plugins=False)
+        known = {migration.name for migration in MIGRATIONS.pending(blank)}
     newer = sorted({applied.name for applied in MIGRATIONS.applied(db)} - known)
     if newer:
         raise SwapdError(Code.SCHEMA_NEWER, f"it has {newer[-1]}")
