@@ -54,12 +54,13 @@ def create_file(path: Path) -> None:
 
 def open_writer(path: Path, connection_class: type[sqlite3.Connection]) -> sqlite3.Connection:
     """Open the one connection that writes."""
-    connection = _connect(path, "rw", BUSY_TIMEOUT_S, connection_class)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEP_BYTES}")
-    return connection
+    return _tuned(
+        _connect(path, "rw", BUSY_TIMEOUT_S, connection_class),
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "wal_autocheckpoint = 0",
+        f"journal_size_limit = {WAL_KEEP_BYTES}",
+    )
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -69,9 +70,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 def open_checkpointer(path: Path) -> sqlite3.Connection:
     """Open a connection for checkpoints, which never waits for a lock."""
-    connection = _connect(path, "rw", 0.0, sqlite3.Connection)
-    connection.execute("PRAGMA synchronous = FULL")
-    return connection
+    return _tuned(_connect(path, "rw", 0.0, sqlite3.Connection), "synchronous = FULL")
 
 
 def wal_bytes(path: Path) -> int:
@@ -87,6 +86,17 @@ def is_storage_error(error: BaseException) -> bool:
     return (
         isinstance(error, sqlite3.Error) and (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _STORAGE_ERRORS
     )
+
+
+def _tuned(connection: sqlite3.Connection, *pragmas: str) -> sqlite3.Connection:
+    """Set pragmas; the first to touch the file finds out that it is none of ours, and closes it again."""
+    try:
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(
