@@ -104,7 +104,7 @@ class Reserved(msgspec.Struct, frozen=True, tag="reserved"):
 
 
 class Exported(msgspec.Struct, frozen=True, tag="exported"):
-    """Blocks [from_block, frontier) are in the lease; `remaining` full blocks have appeared meanwhile."""
+    """Blocks [from_block, frontier) are in the lease; full ones that appeared since are not."""
 
     move: str
     manifest: Manifest

@@ -42,7 +42,7 @@ class EngineClaims:
 
     @pytest.fixture
     def pair(self) -> Pair:
-        raise NotImplementedError
+        raise NotImplementedError("a test module gives its own pair of engines")
 
     @pytest.fixture(autouse=True)
     def nothing_left(self, pair: Pair) -> Iterator[None]:
