@@ -88,6 +88,7 @@ class Deployment:
         self.process: subprocess.Popen[bytes] | None = None
         self.client = HttpClient("http://127.0.0.1:1", TOKEN)
         self._closed = False
+        self._created: list[str] = []
         # A port that stays the same over restarts, so that clients can come back to it.
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
@@ -241,7 +242,13 @@ class Deployment:
         """A new session's id."""
         body = {"prompt": prompt, "max_new_tokens": max_new_tokens, "temperature": 0.0, "ignore_eos": True}
         answer = await self.call("POST", "/v1/sessions", body | fields, 201)
-        return str(answer["id"])
+        self._created.append(str(answer["id"]))
+        return self._created[-1]
+
+    async def cancel_left(self) -> None:
+        """Cancel what was created since the last call and may still run; ended sessions stay as they are."""
+        while self._created:
+            await self.client.request("DELETE", f"/v1/sessions/{self._created.pop()}")
 
     async def drain(self, worker: str, body: object = None, within_s: float = 60.0) -> Any:
         """Start a drain and wait until it is no longer running."""

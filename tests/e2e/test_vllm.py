@@ -29,6 +29,8 @@ async def service(vllm_deployment: Deployment) -> AsyncIterator[Deployment]:
     """The shared deployment, at rest before and after."""
     await vllm_deployment.wait_ready(120)
     yield vllm_deployment
+    # A test that failed leaves sessions that nobody reads: they would hold up every test after it.
+    await vllm_deployment.cancel_left()
     views = await vllm_deployment.wait_settled(60)
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
 
@@ -36,7 +38,7 @@ async def service(vllm_deployment: Deployment) -> AsyncIterator[Deployment]:
 async def test_a_generation_moves_while_its_client_reads_on(service: Deployment) -> None:
     """H57, H75, H80: text goes on without gap or repeat; KV moved, nothing was computed again."""
     recomputed = {w: v["stats"]["recomputed_tokens"] for w, v in (await service.workers()).items()}
-    session = await service.create(f"1. {TEXT * 4}", 80)
+    session = await service.create(f"1. {TEXT * 4}", 150)
     async with reading(service, session) as readings:
         await readings[0].wait_tokens(15)
         source = await service.where(session)
@@ -47,7 +49,7 @@ async def test_a_generation_moves_while_its_client_reads_on(service: Deployment)
         assert moved["frozen_bytes"] <= 737_280  # one block of 32 tokens
         assert await service.where(session) != source
     readings[0].check_gapless()
-    assert len(readings[0].tokens) == 80
+    assert len(readings[0].tokens) == 150
     after = {w: v["stats"]["recomputed_tokens"] for w, v in (await service.workers()).items()}
     assert after == recomputed
     print(f"gaps in median token intervals: {worst_gap(readings[0]):.2f}")  # noqa: T201  # for people
@@ -68,7 +70,8 @@ async def test_four_sessions_move_together_there_and_back(service: Deployment) -
         {"temperature": 0.7, "seed": 6, "top_k": 40, "presence_penalty": 0.5},
         {"frequency_penalty": 0.3, "repetition_penalty": 1.1, "min_tokens": 20},
     ]
-    sessions = [await service.create(f"{n}. {TEXT * 2}", 90, **mode) for n, mode in enumerate(modes)]
+    # So long that none ends before the last drain, however unevenly the machine runs the two workers.
+    sessions = [await service.create(f"{n}. {TEXT * 2}", 1000, **mode) for n, mode in enumerate(modes)]
     async with reading(service, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(5)
@@ -77,14 +80,17 @@ async def test_four_sessions_move_together_there_and_back(service: Deployment) -
             view = await service.drain(worker)
             assert view["state"] == "drained"
             outcomes = {s["session"]: s["outcome"] for s in view["sessions"]}
-            assert outcomes == dict.fromkeys(expected, "completed_native")
+            assert outcomes == dict.fromkeys(expected, "completed_native"), service.log()
             if len(expected) > 1:
                 starts = [s["copy_started_at"] for s in view["sessions"]]
                 assert max(starts) < min(s["copy_ended_at"] for s in view["sessions"])
+        counts = [len(one.tokens) for one in readings]
+        for one, count in zip(readings, counts, strict=True):
+            await one.wait_tokens(count + 10)
+        await service.cancel_left()
     for one in readings:
         one.check_gapless()
-        assert one.events[-1].name == "completed"
-        assert len(one.tokens) == 90
+        assert one.events[-1].name == "cancelled"
 
 
 async def test_a_stop_string_that_crosses_a_move_is_found_and_hidden(service: Deployment) -> None:
@@ -108,14 +114,14 @@ async def test_a_stop_string_that_crosses_a_move_is_found_and_hidden(service: De
 
 async def test_a_killed_worker_is_replaced_and_its_session_replayed(service: Deployment) -> None:
     """H73, H145, H158, B32: replay where permitted, counted as recomputed; the worker returns."""
-    session = await service.create(f"3. {TEXT * 2}", 60, allow_replay_fallback=True)
+    session = await service.create(f"3. {TEXT * 2}", 150, allow_replay_fallback=True)
     async with reading(service, session) as readings:
         await readings[0].wait_tokens(10)
         owner = await service.where(session)
         old = service.kill_worker(owner)
     readings[0].check_gapless()
     assert readings[0].events[-1].name == "completed"
-    assert len(readings[0].tokens) == 60
+    assert len(readings[0].tokens) == 150
     other = (await service.workers())["b" if owner == "a" else "a"]
     assert other["stats"]["recomputed_tokens"] > 0
     await service.wait_ready(200)
@@ -126,7 +132,7 @@ async def test_a_killed_worker_is_replaced_and_its_session_replayed(service: Dep
 
 async def test_workers_outlive_their_coordinator_with_their_sessions(service: Deployment) -> None:
     """H144, H153: SIGKILL of the coordinator in the middle of a move; the same workers, the same sessions."""
-    sessions = [await service.create(f"{n}. {TEXT * 3}", 90) for n in (8, 9)]
+    sessions = [await service.create(f"{n}. {TEXT * 3}", 200) for n in (8, 9)]
     async with reading(service, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(8)
@@ -139,12 +145,12 @@ async def test_workers_outlive_their_coordinator_with_their_sessions(service: De
     for one in readings:
         one.check_gapless()
         assert one.events[-1].name == "completed", one.events[-1]
-        assert len(one.tokens) == 90
+        assert len(one.tokens) == 200
 
 
 async def test_a_target_that_stops_answering_costs_the_session_nothing(service: Deployment) -> None:
     """H67, H88: a hung target is given up; the source goes on where it was."""
-    session = await service.create(f"4. {TEXT * 3}", 70)
+    session = await service.create(f"4. {TEXT * 3}", 150)
     async with reading(service, session) as readings:
         await readings[0].wait_tokens(8)
         source = await service.where(session)
@@ -158,4 +164,4 @@ async def test_a_target_that_stops_answering_costs_the_session_nothing(service: 
             service.kill_worker(target, signal.SIGCONT)
         assert await service.where(session) == source
     readings[0].check_gapless()
-    assert len(readings[0].tokens) == 70
+    assert len(readings[0].tokens) == 150
