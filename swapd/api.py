@@ -157,6 +157,144 @@ class WorkerView(msgspec.Struct, frozen=True):
     stats: dict[str, float]
 
 
+TakeBackUntil = Literal["told", "unlock", "time"]
+"""How a take-back ends: when the owner says so, when the screen is next unlocked, or at a time."""
+
+
+class TakeBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/devices/{name}/take-back`. `for_s` alone means until that time from now.
+
+    With nothing said it is until the owner says so. "unlock" ends with the next change to unlocked.
+    """
+
+    for_s: float | None = None
+    until: TakeBackUntil | None = None
+
+
+class TakenBack(msgspec.Struct, frozen=True):
+    """A take-back in force. Times are seconds since 1970."""
+
+    since: float
+    until: TakeBackUntil
+    ends_at: float | None = None
+
+
+class ProfileView(msgspec.Struct, frozen=True):
+    """What was learned in one attendance state; absent keys are not known yet (R65-R69)."""
+
+    calibrated: bool
+    warmup_have: int
+    warmup_samples: int
+    learned_samples: int
+    learned_s: float
+    threshold_pct: float | msgspec.UnsetType = msgspec.UNSET
+    baseline_pct: float | msgspec.UnsetType = msgspec.UNSET
+    target_pct: float | msgspec.UnsetType = msgspec.UNSET
+    maturing_from_pct: float | msgspec.UnsetType = msgspec.UNSET
+    hint: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class GiveBackView(msgspec.Struct, frozen=True):
+    """One time that the device was given back (B17). `free_in_s` is None while it is not free yet.
+
+    Free: the workers' processes are reaped and the device's memory is back at what it was before them.
+    """
+
+    why: str
+    began_at: float
+    free_in_s: float | None
+    drains: tuple[str, ...]
+    closed_in_ms: float | None = None
+    """From the reason (the reading, or the request) to closed admission."""
+    memory_back: bool | None = None
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """One lent device in `/status` and `GET /v1/devices` (R43, R50, R60-R70).
+
+    state: lent         new work may come
+           refused      no new work; what runs stays (calibrating, no readings, attendance unknown)
+           vacating     what runs is leaving
+           free         the owner has it
+           returning    its workers are starting again
+    """
+
+    name: str
+    kind: Literal["nvml", "cpu"]
+    workers: tuple[str, ...]
+    state: Literal["lent", "refused", "vacating", "free", "returning"]
+    admitting: bool
+    why: str | None
+    """A reason of `swapd.lending.reasons.Why`, the first that holds; None while lent."""
+    reasons: tuple[str, ...]
+    sentence: str
+    """Why, in one sentence for people."""
+    threshold_text: str | None
+    """`Threshold 34%, rising toward 40% (learned from 52 h)` (R50)."""
+    mode: str
+    attendance: Literal["locked", "unlocked", "unknown"]
+    attendance_detail: str | None
+    profile: str | None
+    engaged: bool
+    calibrated: bool
+    """Of the profile in force; in fixed mode, whether the threshold is usable (R70)."""
+    reading_pct: float | None
+    reading_age_s: float | None
+    readings: str
+    """`ok`, or what is wrong: `failed`, `invalid`, `unsupported`, `asleep`, `missing`."""
+    readings_detail: str | None
+    profiles: dict[str, ProfileView]
+    """By `locked` and `unlocked`; one, `unlocked`, on a headless machine (D34)."""
+    threshold_pct: float | msgspec.UnsetType = msgspec.UNSET
+    baseline_pct: float | msgspec.UnsetType = msgspec.UNSET
+    target_pct: float | msgspec.UnsetType = msgspec.UNSET
+    learned_samples: int | msgspec.UnsetType = msgspec.UNSET
+    learned_s: float | msgspec.UnsetType = msgspec.UNSET
+    hint: str | msgspec.UnsetType = msgspec.UNSET
+    taken_back: TakenBack | None = None
+    resume_at: float | None = None
+    """When it may be lent again as far as is known now, seconds since 1970."""
+    last_give_back: GiveBackView | None = None
+    uuid: str | None = None
+    product: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+class SamplePoint(msgspec.Struct, frozen=True):
+    """One reading of the last six hours (R128). `at` is seconds since 1970."""
+
+    at: float
+    result: str
+    attendance: Literal["locked", "unlocked", "unknown"]
+    reading_pct: float | None
+    threshold_pct: float | None
+    engaged: bool
+
+
+class DeviceEvent(msgspec.Struct, frozen=True):
+    """Something that happened to a device: engaged, released, taken_back, vacated, free, lent …"""
+
+    at: float
+    device: str
+    kind: str
+    why: str | None = None
+    seconds: float | None = None
+
+
+class StatusView(msgspec.Struct, frozen=True):
+    """`GET /status`: what an owner or operator asks first."""
+
+    version: str
+    ready: bool
+    reasons: tuple[str, ...]
+    consent: bool
+    devices: tuple[DeviceView, ...]
+    workers: tuple[WorkerView, ...]
+    sessions: dict[str, int]
+    drains: tuple[DrainView, ...]
+
+
 class Readiness(msgspec.Struct, frozen=True):
     """`/readyz`: 200 when `ready`, else 503 with reasons."""
 
@@ -230,6 +368,33 @@ class Service(Protocol):
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
+
+    async def status(self, caller: Caller) -> StatusView:
+        """Raises `operator_required`."""
+
+    async def devices(self, caller: Caller) -> Sequence[DeviceView]:
+        """Raises `operator_required`."""
+
+    async def device(self, caller: Caller, device: str) -> DeviceView:
+        """Raises `operator_required`, `device_unknown`."""
+
+    async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
+        """Close the device at once, then give it to its owner; durable before it returns. Repeats replace.
+
+        Raises `operator_required`, `device_unknown`, `invalid_request`.
+        """
+
+    async def lend(self, caller: Caller, device: str) -> DeviceView:
+        """End a take-back; whatever else holds against lending still does. None in force: unchanged."""
+
+    async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
+        """Readings of the last six hours from `since` (seconds since 1970) on, oldest first."""
+
+    async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
+        """What happened to a device, newest first, bounded."""
+
+    def metrics(self, caller: Caller) -> bytes:
+        """Prometheus text (H177). Raises `operator_required`."""
 
     async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
         """Take the oldest recorded steps of a worker; none when none are left (benches only).

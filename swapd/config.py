@@ -16,6 +16,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker_id: str
     engine: Literal["vllm", "sim"] = "vllm"
     device: str = "cpu"
+    """The `[[devices]]` entry that it runs on; where there are none, only a label."""
     cores: tuple[int, ...] = ()
     """CPU cores that the engine thread is bound to; empty: not bound."""
     spawn: bool = True
@@ -98,6 +99,79 @@ class LimitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_connections: int = 512
 
 
+class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[devices]]` entry: what an owner lends. Without any, the workers' devices belong to the service.
+
+    `selector` is for `nvml`: a UUID, or an index such as "0", whose learning is not kept (R91). `cores` is
+    for `cpu`.
+    """
+
+    name: str
+    kind: Literal["nvml", "cpu"] = "nvml"
+    selector: str | None = None
+    cores: tuple[int, ...] = ()
+
+
+class PressureConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[owner.gpu_pressure]`: how the owner's need is learned; for devices of every kind (R1-R130)."""
+
+    enabled: bool = True
+    """False: nothing is measured; consent, attendance, quiet hours and "take back now" still hold."""
+    mode: Literal["calibrated", "fixed", "adaptive"] = "calibrated"
+    """`adaptive` is retired and runs as calibrated (R78)."""
+    threshold_pct: float = 0.0
+    learn_quantile: float = 0.75
+    learn_half_life_h: float = 72.0
+    margin_pct: float = 20.0
+    floor_pct: float = 25.0
+    cap_pct: float = 40.0
+    raise_pct_per_h: float = 1.0
+    warmup_samples: int = 60
+    poll_ms: int = 5000
+    sustain_s: float = 10.0
+    release_band_pct: float = 5.0
+    release_s: float = 30.0
+    state_file: str | None = None
+    """Default: `swapd-pressure.json` beside the configuration (R81)."""
+    baseline_quantile: float | None = None
+    """Retired; read and ignored with a warning (R122)."""
+    baseline_window_s: float | None = None
+    """Retired; read and ignored with a warning (R122)."""
+
+
+class OwnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[owner]`: what the owner of the `[[devices]]` allows (D33-D40)."""
+
+    consent: bool = False
+    """Nothing is lent before the owner has said so (D40)."""
+    presence: Literal["auto", "headless"] = "auto"
+    lend_when: Literal["always", "locked"] = "always"
+    release: Literal["stop", "keep"] = "stop"
+    """stop: the workers of a device that is given back end, so that its memory returns."""
+    resume_after_s: float = 60.0
+    """How long the owner's need must be gone before the device is lent again."""
+    when_full: Literal["finish", "cancel"] = "finish"
+    """What becomes of sessions that can go nowhere: they may finish for `finish_s`, or end at once."""
+    finish_s: float = 300.0
+    quiet_hours: tuple[str, ...] = ()
+    """Times at which nothing is lent, in local time: "22:00-07:00", "Mon-Fri 09:00-17:30"."""
+    quiet_lead_s: float = 60.0
+    """How long before quiet hours the device begins to be given back."""
+    min_free_mib: int = 0
+    """Below this much free device memory, with others holding some, the owner needs it; 0: off (D37)."""
+    ignore: tuple[str, ...] = ()
+    """Process names that are no owner's work: their share is subtracted (D23)."""
+    always: tuple[str, ...] = ()
+    """Process names whose presence alone means that the owner needs the device (D37)."""
+    borrower_ports: tuple[int, ...] = ()
+    """Whoever listens there is a lender as well (D24)."""
+    gamemode: bool = True
+    """Whether a client of GameMode on the session bus means that the owner plays."""
+    debug_decisions: bool = False
+    """Log every reading's decision (R129)."""
+    gpu_pressure: PressureConfig = PressureConfig()
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`swapd.toml`. Relative paths are relative to the file's folder."""
 
@@ -116,6 +190,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     migration_enabled: bool = True
     self_certify: bool = False
     allow_sim_engine: bool = False
+    devices: tuple[DeviceConfig, ...] = ()
+    owner: OwnerConfig = OwnerConfig()
     window_tokens: int = 8
     precopy_duty: float = 0.25
     """Share of time the copy thread may be busy during pre-copy, so that neighbours keep their pace (B30)."""

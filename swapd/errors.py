@@ -21,6 +21,7 @@ class Code(StrEnum):
     SESSION_UNKNOWN = "session_unknown"
     WORKER_UNKNOWN = "worker_unknown"
     DRAIN_UNKNOWN = "drain_unknown"
+    DEVICE_UNKNOWN = "device_unknown"
     MODEL_UNKNOWN = "model_unknown"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
@@ -41,6 +42,8 @@ class Code(StrEnum):
     CAPACITY = "capacity"
     NO_ADMITTING_WORKER = "no_admitting_worker"
     NOT_READY = "not_ready"
+    DEVICE_NOT_LENT = "device_not_lent"
+    DEVICE_CALIBRATING = "device_calibrating"
     STOPPING = "stopping"
     # drains and moves
     DRAIN_EXISTS = "drain_exists"
@@ -68,6 +71,7 @@ class Code(StrEnum):
     COORDINATOR_RESTART = "coordinator_restart"
     # ends of a session
     RECOVERY_UNAVAILABLE = "recovery_unavailable"
+    DEVICE_TAKEN_BACK = "device_taken_back"
     LIFETIME_EXCEEDED = "lifetime_exceeded"
     DISCONNECT_GRACE_EXPIRED = "disconnect_grace_expired"
     ENGINE_FAILED = "engine_failed"
@@ -107,6 +111,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.SESSION_UNKNOWN: Reason(404, False, "There is no such session."),
     Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),
     Code.DRAIN_UNKNOWN: Reason(404, False, "There is no such drain."),
+    Code.DEVICE_UNKNOWN: Reason(404, False, "There is no such device."),
     Code.MODEL_UNKNOWN: Reason(404, False, "This service has no model of that name."),
     Code.METHOD_NOT_ALLOWED: Reason(405, False, "This address does not answer that method."),
     Code.BODY_TOO_LARGE: Reason(413, False, "The request body is over the limit."),
@@ -126,6 +131,10 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
     Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),
     Code.NOT_READY: Reason(503, True, "The service is not ready yet."),
+    Code.DEVICE_NOT_LENT: Reason(503, True, "No device is lent to this service now."),
+    Code.DEVICE_CALIBRATING: Reason(
+        503, True, "The device is still learning what its owner's normal load is (calibration)."
+    ),
     Code.STOPPING: Reason(503, True, "The service is stopping."),
     Code.DRAIN_EXISTS: Reason(409, False, "The worker is already draining."),
     Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off in the configuration."),
@@ -154,6 +163,9 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.COORDINATOR_RESTART: Reason(503, True, "The coordinator was restarted meanwhile."),
     Code.RECOVERY_UNAVAILABLE: Reason(
         503, False, "The worker was lost and the session does not permit replay."
+    ),
+    Code.DEVICE_TAKEN_BACK: Reason(
+        503, True, "The owner took the device back and no other worker could take the session."
     ),
     Code.LIFETIME_EXCEEDED: Reason(409, False, "The session reached its lifetime."),
     Code.DISCONNECT_GRACE_EXPIRED: Reason(409, False, "No client was connected for the grace time."),

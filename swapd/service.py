@@ -13,12 +13,17 @@ import trio
 
 from swapd.api import (
     Caller,
+    DeviceEvent,
+    DeviceView,
     DrainMode,
     DrainOrigin,
     DrainView,
     NewSession,
     Readiness,
+    SamplePoint,
     SessionView,
+    StatusView,
+    TakeBack,
     WorkerView,
 )
 from swapd.config import Config
@@ -145,6 +150,30 @@ class SwapdService:
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)
         return await self._supervisor.cancel(drain)
+
+    async def status(self, caller: Caller) -> StatusView:
+        raise NotImplementedError
+
+    async def devices(self, caller: Caller) -> Sequence[DeviceView]:
+        raise NotImplementedError
+
+    async def device(self, caller: Caller, device: str) -> DeviceView:
+        raise NotImplementedError
+
+    async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
+        raise NotImplementedError
+
+    async def lend(self, caller: Caller, device: str) -> DeviceView:
+        raise NotImplementedError
+
+    async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
+        raise NotImplementedError
+
+    async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
+        raise NotImplementedError
+
+    def metrics(self, caller: Caller) -> bytes:
+        raise NotImplementedError
 
     async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
         _operator(caller)

@@ -105,6 +105,57 @@ _INITIAL: Final = (
 )
 
 
+@MIGRATIONS(name="0002_devices")
+def _devices(db: Database) -> None:
+    for statement in _DEVICES:
+        db.execute(statement)
+
+
+_DEVICES: Final = (
+    """
+    CREATE TABLE take_backs (
+      device TEXT PRIMARY KEY,
+      since REAL NOT NULL,
+      until TEXT NOT NULL CHECK (until IN ('told', 'unlock', 'time')),
+      ends_at REAL
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE give_backs (
+      device TEXT NOT NULL,
+      began_at REAL NOT NULL,
+      view TEXT NOT NULL,
+      PRIMARY KEY (device, began_at)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE device_events (
+      key INTEGER PRIMARY KEY,
+      device TEXT NOT NULL,
+      at REAL NOT NULL,
+      kind TEXT NOT NULL,
+      why TEXT,
+      seconds REAL
+    )
+    """,
+    "CREATE INDEX device_events_of ON device_events (device, key)",
+    """
+    CREATE TABLE samples (
+      key INTEGER PRIMARY KEY,
+      device TEXT NOT NULL,
+      at REAL NOT NULL,
+      result TEXT NOT NULL,
+      attendance TEXT NOT NULL,
+      reading_pct REAL,
+      threshold_pct REAL,
+      engaged INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX samples_of ON samples (device, at)",
+    "CREATE INDEX samples_age ON samples (at)",
+)
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)

@@ -1,0 +1,1 @@
+"""Lent devices: what is measured on them, and the process that measures."""
