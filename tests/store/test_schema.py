@@ -17,7 +17,10 @@ def test_a_database_is_migrated_once(db: sqlite3.Connection) -> None:
     before = db.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchall()
     migrate(db)
     assert db.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchall() == before
-    assert db.execute("SELECT name FROM _sqlite_migrations").fetchall() == [("0001_initial",)]
+    assert db.execute("SELECT name FROM _sqlite_migrations").fetchall() == [
+        ("0001_initial",),
+        ("0002_devices",),
+    ]
 
 
 def test_a_store_of_a_newer_swapd_is_refused_and_left_as_it_is(path: Path) -> None:
