@@ -53,7 +53,7 @@ def check(config: Config, *, mode: int, name: str) -> list[str]:
 
 def missing_cores(config: Config) -> Iterator[Problem]:
     """Cores that are to be lent and that this host does not have."""
-    online = _online_cores()
+    online = online_cores()
     for index, device in enumerate(config.devices):
         for number, core in enumerate(device.cores):
             if core not in online:
@@ -63,7 +63,7 @@ def missing_cores(config: Config) -> Iterator[Problem]:
                 )
 
 
-def _online_cores() -> frozenset[int]:
+def online_cores() -> frozenset[int]:
     """The cores that run now, also those that this process may not use."""
     try:
         return parse_cores(ONLINE_CORES_PATH.read_text())

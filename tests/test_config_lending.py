@@ -68,7 +68,7 @@ def refusal(text: str) -> str:
 
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(host_checks, "_online_cores", lambda: frozenset({0, 1, 2, 3}))
+    monkeypatch.setattr(host_checks, "online_cores", lambda: frozenset({0, 1, 2, 3}))
     path = tmp_path / "swapd.toml"
     path.touch(mode=0o600)
     return path
@@ -401,9 +401,9 @@ def test_where_the_kernel_lists_no_cores_python_is_asked(
 ) -> None:
     monkeypatch.setattr(host_checks.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(host_checks, "ONLINE_CORES_PATH", tmp_path / "none")
-    assert host_checks._online_cores() == {0, 1}
+    assert host_checks.online_cores() == {0, 1}
     (tmp_path / "none").write_text("nonsense")
-    assert host_checks._online_cores() == {0, 1}
+    assert host_checks.online_cores() == {0, 1}
 
 
 def test_a_worker_on_lent_cores_uses_those_where_it_names_none() -> None:
