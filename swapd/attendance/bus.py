@@ -21,6 +21,8 @@ from jeepney.bus import get_connectable_addresses
 from jeepney.io.trio import DBusConnection
 
 MAX_AUTH_BYTES: Final = 4096
+DAMAGED: Final = (ValueError, KeyError, IndexError, TypeError, AssertionError, struct.error)
+"""jeepney's parser has no error of its own: these are what damaged bytes end in."""
 NOBODY_OWNS_IT: Final = frozenset(
     {"org.freedesktop.DBus.Error.ServiceUnknown", "org.freedesktop.DBus.Error.NameHasNoOwner"}
 )
@@ -142,8 +144,7 @@ class Bus:
                 message = await self._connection.receive()
             except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
                 raise BusLost("the connection broke") from None
-            # The parser has no error of its own: these are what damaged bytes end in.
-            except (ValueError, KeyError, IndexError, struct.error):
+            except DAMAGED:
                 raise BusLost("what came is not D-Bus") from None
             header = message.header
             if header.message_type is MessageType.signal:

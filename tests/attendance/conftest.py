@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Literal, cast
 
 import pytest
 import trio
@@ -53,11 +53,15 @@ class Witness:
     async def until_game(self, game: bool) -> None:
         await self._until(lambda: self.watch.game is game)
 
-    async def until_reads(self, more: int) -> None:
-        """Wait for that many further reads; they are counted, not told, so this looks again and again."""
-        wanted = self.watch.statistics().reads + more
+    async def until_counted(self, what: Literal["reads", "losses", "crashes"], more: int) -> None:
+        """Wait for that many further ones. Nobody is told of them: this looks again and again."""
+
+        def counted() -> int:
+            return cast(int, getattr(self.watch.statistics(), what))
+
+        wanted = counted() + more
         with trio.fail_after(LIMIT_S):
-            while self.watch.statistics().reads < wanted:
+            while counted() < wanted:  # noqa: ASYNC110 - there is no event to wait for
                 await trio.sleep(0.005)
 
     async def _until(self, holds: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 
 from swapd.attendance import logind as reader
 from swapd.attendance.bus import Bus
