@@ -20,7 +20,6 @@ from jeepney.auth import BEGIN, AuthenticationError, Authenticator
 from jeepney.bus import get_connectable_addresses
 from jeepney.io.trio import DBusConnection
 
-MAX_AUTH_BYTES: Final = 4096
 DAMAGED: Final = (ValueError, KeyError, IndexError, TypeError, AssertionError, struct.error)
 """jeepney's parser has no error of its own: these are what damaged bytes end in."""
 NOBODY_OWNS_IT: Final = frozenset(
@@ -62,7 +61,7 @@ class BusPlaces(NamedTuple):
 
 
 def bus_places(environ: Mapping[str, str], uid: int) -> BusPlaces:
-    """Where the buses are by D-Bus convention; like a host name, it says where, not what to do (H117)."""
+    """Where the buses are by D-Bus convention. The one thing that `serve` takes from the environment."""
     return BusPlaces(
         environ.get("DBUS_SYSTEM_BUS_ADDRESS") or "unix:path=/run/dbus/system_bus_socket",
         environ.get("DBUS_SESSION_BUS_ADDRESS") or f"unix:path=/run/user/{uid}/bus",
@@ -206,13 +205,12 @@ async def _authenticate(stream: trio.SocketStream) -> None:
     """Say who we are (the kernel vouches for it). Raises `BusLost`, `AuthenticationError`."""
     authenticator = Authenticator(inc_null_byte=False)
     await stream.send_all(b"\0")
-    received = 0
     for line in authenticator:
         if line:
             await stream.send_all(line)
         data = await stream.receive_some()
-        received += len(data)
-        if not data or received > MAX_AUTH_BYTES:
+        # jeepney would go on asking an empty stream; too long a line it refuses itself.
+        if not data:
             raise BusLost("the bus is not there")
         authenticator.feed(bytes(data))
     await stream.send_all(BEGIN)

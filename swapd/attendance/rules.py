@@ -71,7 +71,7 @@ def lock_of(session: LoginSession) -> bool | None:
 
 
 def attendance_of(sessions: Iterable[LoginSession]) -> Seen:
-    """Judge a machine by all of its sessions (D34). The order of the sessions decides nothing."""
+    """Judge a machine by all of its sessions. The order of the sessions decides nothing."""
     counted = [session for session in sessions if counts(session)]
     if not counted:
         return NOBODY

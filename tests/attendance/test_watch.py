@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -93,7 +94,7 @@ async def test_an_address_that_cannot_be_used_is_a_bus_that_is_not_there(address
     [
         b"",
         b"REJECTED EXTERNAL\r\n",
-        b"x" * 10000,
+        b"x" * 10000 + b"|",
         b"OK 1234\r\nmore",
         b"OK 1234\r\n|" + b"\xff" * 64,
         b"OK 1234\r\n|" + DAMAGED_REPLY,
@@ -112,13 +113,14 @@ async def test_what_does_not_speak_d_bus_is_a_bus_that_is_lost(script: bytes) ->
             async def serve() -> None:
                 while True:
                     connection, _ = await listener.accept()
-                    with connection:
-                        try:
-                            for part in script.split(b"|"):
+                    with connection, suppress(OSError):
+                        asked = b""
+                        while not asked.endswith(b"\r\n"):
+                            asked += await connection.recv(4096)
+                        for number, part in enumerate(script.split(b"|")):
+                            if number:
                                 await connection.recv(4096)
-                                await connection.send(part)
-                        except OSError:
-                            pass
+                            await connection.send(part)
 
             witness = Witness(
                 ONLY_LOGINS, BusPlaces(f"unix:path={path}", "unix:path=/nonexistent"), IMPATIENT
@@ -237,4 +239,16 @@ async def test_cancelling_leaves_nothing_behind(bus: PrivateBus, logind: MockLog
             for _ in range(steps):
                 await trio.sleep(0.0005)
             nursery.cancel_scope.cancel()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+async def test_cancelling_while_a_bus_hangs_leaves_nothing_behind(bus: PrivateBus) -> None:
+    before = os.listdir("/proc/self/fd")
+    bus.hang()
+    witness = Witness(ONLY_LOGINS, BusPlaces(bus.address, bus.address), BY_SIGNALS)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(witness.watch.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(os.listdir("/proc/self/fd")) > len(before)
+        nursery.cancel_scope.cancel()
     assert len(os.listdir("/proc/self/fd")) == len(before)
