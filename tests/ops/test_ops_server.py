@@ -7,6 +7,7 @@ import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -251,6 +252,34 @@ async def test_a_stopping_service_ends_a_stream_without_ending_its_session(folde
         with pytest.raises(SwapdError) as caught:
             await client.events(session, 0)
         assert caught.value.code is Code.STOPPING
+
+
+async def test_the_door_closes_by_itself_behind_the_last_answer(folder: Path) -> None:
+    """H230: a service that stops waits for those that are being answered, and for no time beside."""
+    context = zmq.Context[zmq.Socket[bytes]]()
+    service = ServiceDouble()
+
+    async def stop_during_a_poll(server: OpsServer) -> None:
+        while not server.statistics().in_flight:  # noqa: ASYNC110  # the poll must be under way
+            await trio.sleep(0.005)
+        service.stop()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            start = partial(run_ops, service, EventBus(), socket_dir=folder, context=context)
+            server: OpsServer = await nursery.start(start)
+            async with open_ops(folder) as client:
+                session = (await client.create_session(request())).id
+                await client.events(session)
+                nursery.start_soon(stop_during_a_poll, server)
+                with pytest.raises(SwapdError) as caught:
+                    await client.events(session, 0)
+                assert caught.value.code is Code.STOPPING
+                # And one that comes between two polls hears it too.
+                with pytest.raises(SwapdError) as caught:
+                    await client.events(session, 0)
+                assert caught.value.code is Code.STOPPING
+    context.term()
 
 
 async def test_the_late_answer_of_a_cancelled_call_is_not_taken_for_the_next_ones(folder: Path) -> None:
