@@ -10,6 +10,7 @@ import click
 
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
+from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.serving import check_config, quickstart, serve, worker
@@ -38,5 +39,6 @@ for command in (
     drain,
     drains,
     cancel,
+    calibration,
 ):
     main.add_command(command)

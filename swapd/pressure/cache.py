@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -215,7 +216,7 @@ def _is_sound(state: ProfileState) -> bool:
     total = sum(weight for _, weight in state.bins)
     return (
         all(0 <= index < BIN_COUNT for index in indexes)
-        and all(before < after for before, after in zip(indexes, indexes[1:], strict=False))
+        and all(before < after for before, after in pairwise(indexes))
         and all(weight >= 0.0 for _, weight in state.bins)
         and math.isfinite(total)
         and (total > 0.0 or not state.calibrated or state.maturing_from_pct is not None)

@@ -65,16 +65,14 @@ def is_default_folder(path: Path, config_path: Path) -> bool:
 def state_folder_problem(config: Config, config_path: Path) -> str | None:
     """Say what is wrong with the cache's folder, as `serve` would find it, and change nothing (R98).
 
-    None where the cache is not used at all.
+    The folder beside the configuration is used whatever its mode; that others can write there is told all
+    the same (D25), where there is something to learn.
     """
-    if not config.devices or not config.owner.gpu_pressure.enabled:
-        return None
     path = cache_path(config, config_path)
     if is_default_folder(path, config_path):
-        with suppress(OSError):
-            found = path.parent.stat()
-            return writable_by_others(_described(str(path.parent), found))
-        return None
+        if not config.devices or not path.parent.is_dir():
+            return None
+        return writable_by_others(_described(str(path.parent), path.parent.stat()))
     try:
         with open_folder(path.parent, is_default=False, create=False):
             return None
@@ -160,15 +158,14 @@ def read_file(folder: int, name: str) -> bytes | None:
     except OSError as error:
         why = "it is a symbolic link" if error.errno == errno.ELOOP else str(error.strerror)
         raise CacheError("unreadable", why) from None
-    with os.fdopen(fd, "rb", buffering=0) as file:
-        found = os.fstat(fd)
-        if (reason := _distrusted(found)) is not None:
+    try:
+        if (reason := _distrusted(os.fstat(fd))) is not None:
             raise CacheError("unreadable", reason)
-        try:
-            data = _read_all(fd)
-        except OSError as error:
-            raise CacheError("unreadable", str(error.strerror)) from None
-        del file
+        data = _read_all(fd)
+    except OSError as error:
+        raise CacheError("unreadable", str(error.strerror)) from None
+    finally:
+        os.close(fd)
     if len(data) > CACHE_LIMIT_BYTES:
         raise CacheError("too large", f"it has over {CACHE_LIMIT_BYTES} bytes")
     return data
@@ -237,7 +234,11 @@ def _staging_name(name: str) -> str:
 def remove_leftovers(folder: int, name: str) -> int:
     """Remove staging files that a crash has left (R101); give their number. They are never read."""
     count = 0
-    for found in os.listdir(folder):
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return 0
+    for found in names:
         if found.startswith(f".{name}.") and found.endswith(STAGING_SUFFIX):
             with suppress(OSError):
                 os.unlink(found, dir_fd=folder)

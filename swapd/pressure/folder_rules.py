@@ -71,7 +71,9 @@ class WindowsFolder(NamedTuple):
 
 
 def windows_problem(
-    directory: PureWindowsPath, program_data: PureWindowsPath, folders: Mapping[PureWindowsPath, WindowsFolder]
+    directory: PureWindowsPath,
+    program_data: PureWindowsPath,
+    folders: Mapping[PureWindowsPath, WindowsFolder],
 ) -> str | None:
     """Say why a cache may not lie in `directory`, in one sentence (R96).
 

@@ -110,21 +110,17 @@ def restore(
 
 
 def entry_for(
-    device: DeviceConfig,
-    owner: OwnerConfig,
-    completed: Mapping[Profile, ProfileState],
-    restored: Mapping[Profile, ProfileState],
+    device: DeviceConfig, owner: OwnerConfig, completed: Mapping[Profile, ProfileState]
 ) -> Entry | None:
-    """What to save of a device: completed profiles only (R90), None where there is nothing.
-
-    A restored profile that is not in use (a headless machine has one) stays as it was.
-    """
+    """What to save of a device: completed profiles only (R90); None where there is nothing to save."""
     uuid = identity(device)
-    states = {**restored, **completed}
-    kept = {name: states[name] for name in PROFILES if name in states and states[name].calibrated}
-    if uuid is None or not kept:
+    profiles = {
+        name: encode_profile(completed[name])
+        for name in PROFILES
+        if name in completed and completed[name].calibrated
+    }
+    if uuid is None or not profiles:
         return None
-    profiles = {name: encode_profile(state) for name, state in kept.items()}
     return Entry(device.name, uuid, owner.ignore, profiles)
 
 
