@@ -1,4 +1,4 @@
-"""One file keeps what all devices have learned, over restarts and settings, and is let alone where it must be."""
+"""One file keeps what all devices have learned, over restarts and settings, or is let alone."""
 
 from __future__ import annotations
 
