@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,12 @@ def test_a_file_of_exactly_one_mebibyte_is_the_largest(size: int, accepted: bool
         decode_cache(text, DEFAULTS)
     assert caught.value.state == "too large"
     assert caught.value.reason == "it has over 1048576 bytes"
+
+
+def test_the_page_says_what_going_back_to_an_earlier_version_costs() -> None:
+    """R119."""
+    page = (Path(__file__).parents[2] / "docs" / "pressure-cache.md").read_text(encoding="utf-8")
+    assert "an earlier version ignores a schema 4 file and calibrates again" in page
 
 
 # --- one profile ------------------------------------------------------------------------------------------
