@@ -1,8 +1,8 @@
 """What a profile has seen: half-percent bins whose weights halve with every half-life of observed time. Pure.
 
 Instead of shrinking every bin at each reading, a reading is added with the weight 2^(observed time divided by
-the half-life) and everything is read relative to that unit: the same ratios for one addition. Now and then all
-is scaled down by a power of two, which loses nothing.
+the half-life), and everything is read relative to that unit: the same ratios for one addition. Now and then
+all is scaled down by a power of two, which loses nothing.
 """
 
 from __future__ import annotations
