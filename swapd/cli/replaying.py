@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +58,7 @@ def replay_readings(file: str, config: Path | None, every: bool, as_json: bool) 
         name = "standard input" if file == STDIN else Path(file).name
         decisions = replay(parse(lines, name), owner.gpu_pressure, headless=owner.presence == "headless")
         if as_json:
-            out = click.get_binary_stream("stdout")
+            out = sys.stdout.buffer
             try:
                 for decision in decisions:
                     out.write(msgspec.json.encode(row(decision)) + b"\n")
