@@ -24,6 +24,8 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from swapd.config import PressureConfig
+from swapd.pressure.bounds import target_pct
+from swapd.pressure.histogram import BINS
 from swapd.pressure.reading import Profile, ProfileState
 
 SCHEMA: Final = 4
@@ -33,8 +35,6 @@ MAX_ENTRIES: Final = 32
 """Cards in one file, so that it stays far below the limit (D17)."""
 WEIGHT_DIGITS: Final = 7
 """Significant digits of a saved weight: two profiles with every bin filled stay under 8 KiB (R92)."""
-BIN_COUNT: Final = 200
-CAP_CEILING_PCT: Final = 90.0
 
 CacheState = Literal["unreadable", "too large", "invalid"]
 T = TypeVar("T")
@@ -185,8 +185,7 @@ def starting_state(baseline_pct: float, pressure: PressureConfig) -> ProfileStat
 
     Nothing is invented: it has learned nothing, and what it starts from is not to be lowered before it has.
     """
-    cap = max(pressure.floor_pct, min(pressure.cap_pct, CAP_CEILING_PCT))
-    start = max(pressure.floor_pct, min(cap, baseline_pct + pressure.margin_pct))
+    start = target_pct(pressure, baseline_pct)
     return ProfileState(True, start, 0, 0.0, start, ())
 
 
@@ -215,7 +214,7 @@ def _is_sound(state: ProfileState) -> bool:
     indexes = [index for index, _ in state.bins]
     total = sum(weight for _, weight in state.bins)
     return (
-        all(0 <= index < BIN_COUNT for index in indexes)
+        all(0 <= index < BINS for index in indexes)
         and all(before < after for before, after in pairwise(indexes))
         and all(weight >= 0.0 for _, weight in state.bins)
         and math.isfinite(total)
