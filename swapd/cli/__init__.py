@@ -10,8 +10,10 @@ import click
 
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
+from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
+from swapd.cli.replaying import replay_readings
 from swapd.cli.serving import check_config, quickstart, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
@@ -38,5 +40,7 @@ for command in (
     drain,
     drains,
     cancel,
+    calibration,
+    replay_readings,
 ):
     main.add_command(command)

@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from swapd.config import PressureConfig
-
-CAP_CEILING_PCT: Final = 90.0
-"""No learned threshold is above it, unless the floor is (R35, D6)."""
-FIXED_MAX_PCT: Final = 100.0
+from swapd.pressure.bounds import CAP_CEILING_PCT, fixed_threshold_pct
 
 SETTABLE: Final = (
     "mode",
@@ -41,11 +38,6 @@ class FieldProblem(NamedTuple):
     sentence: str
 
 
-def effective_cap(config: PressureConfig) -> float:
-    """The cap that holds, in percent: at most 90, and never below the floor (R35, R36, D6)."""
-    return max(config.floor_pct, min(config.cap_pct, CAP_CEILING_PCT))
-
-
 def fixed_problem(config: PressureConfig) -> str | None:
     """Say what is wrong between mode and `threshold_pct`, for file and page alike (R71, R75)."""
     if config.mode == "fixed":
@@ -65,7 +57,7 @@ def console_problems(config: PressureConfig) -> list[FieldProblem]:
     if sentence := fixed_problem(config):
         return [FieldProblem("threshold_pct", sentence)]
     if config.mode == "fixed":
-        if not 0.0 < config.threshold_pct <= FIXED_MAX_PCT:
+        if fixed_threshold_pct(config) is None:
             return [FieldProblem("threshold_pct", "The fixed threshold must be above 0 and at most 100.")]
         return []
     found = []
