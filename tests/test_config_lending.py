@@ -429,6 +429,17 @@ def test_the_state_file_is_relative_to_the_configuration() -> None:
         assert parse(GOOD + f'state_file = "{written}"\n').owner.gpu_pressure.state_file == resolved
 
 
+def test_a_folder_where_others_may_write_is_told_with_the_reason_and_line(on_disk: Path) -> None:
+    """R98: as the start would find it, and nothing is made there."""
+    open_to_all = on_disk.parent / "shared"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    (one,) = warnings(on_disk, GOOD + 'state_file = "shared/p.json"\n')
+    assert one.startswith("swapd.toml line 28: pressure cache not used: ")
+    assert str(open_to_all) in one
+    assert list(open_to_all.iterdir()) == []
+
+
 def test_check_config_and_the_start_tell_the_same_warnings(
     on_disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
