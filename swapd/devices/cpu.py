@@ -99,8 +99,8 @@ class CpuBackend:
         if shares.cores == 0:
             return self._one(device, "failed", after.at_s, "none of its CPU cores is online", always)
         if shares.owner_pct is None:
-            reason = "the hypervisor left its CPU cores no time"
-            return self._one(device, "invalid", after.at_s, reason, always)
+            stolen = "the hypervisor left its CPU cores no time"
+            return self._one(device, "invalid", after.at_s, stolen, always)
         reason: str | None = None
         if not lenders.lost.isdisjoint(device.cores):
             reason = "a lender's process ended and its last CPU time is not known"

@@ -133,6 +133,11 @@ class ProcessTable:
         self._members = self._with_children(found)
         return frozenset(self._members)
 
+    def lenders_now(self, roots: Iterable[int], ports: Iterable[int] = ()) -> frozenset[int]:
+        """`refresh`, then `lenders`."""
+        self.refresh()
+        return self.lenders(roots, ports)
+
     def _with_children(self, found: dict[int, _Member]) -> dict[int, _Member]:
         children: dict[int, list[Process]] = {}
         for process in self._known.values():
