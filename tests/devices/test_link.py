@@ -26,6 +26,7 @@ from swapd.config import (
 )
 from swapd.devices import link as link_module
 from swapd.devices.link import SamplerLink
+from swapd.devices.sampler_process import SamplerProcess
 from swapd.messages.sampler import (
     MAX_SAMPLER_FRAME_BYTES,
     Measurement,
@@ -218,7 +219,7 @@ async def test_what_cannot_be_killed_is_left_and_not_too_many_of_it(
     async with running(folder, heard) as link:
         await heard.result("ok")
         pid = await pid_of(link)
-        monkeypatch.setattr(link_module.SamplerProcess, "end", survives)
+        monkeypatch.setattr(SamplerProcess, "end", survives)
         os.kill(pid, signal.SIGSTOP)
         await heard.result("failed")
         await heard.until(lambda: link.statistics().abandoned == 1)
@@ -234,6 +235,7 @@ COORDINATOR = """
 import sys, trio, zmq
 from pathlib import Path
 from swapd.devices.link import SamplerLink
+from swapd.devices.sampler_process import SamplerProcess
 from tests.devices.test_link import DEVICES, config
 link = SamplerLink(config(Path(sys.argv[1])), "cpu", DEVICES, zmq.Context(), tuple, lambda m: tell())
 def tell():
@@ -337,13 +339,13 @@ while True:
            dict(device="stranger", result="ok", at_s=1, reading_pct=1))
 """
 
-    def impostor(*_: object) -> link_module.SamplerProcess:
+    def impostor(*_: object) -> SamplerProcess:
         process = subprocess.Popen([sys.executable, "-c", script])
         started.append(process)
-        return link_module.SamplerProcess(process.pid, os.pidfd_open(process.pid))
+        return SamplerProcess(process.pid, os.pidfd_open(process.pid))
 
     started: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(link_module.SamplerProcess, "start", impostor)
+    monkeypatch.setattr(SamplerProcess, "start", impostor)
     heard = Heard()
     try:
         async with running(folder, heard) as link:
