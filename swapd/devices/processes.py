@@ -146,7 +146,9 @@ class ProcessTable:
         while queue and len(found) < MAX_TREE:
             pid = queue.pop()
             for child in children.get(pid, ()):
-                if child.pid not in found and child.pid > 1:
+                # A child is no older than its parent; else the parent's pid has come back since it was read.
+                older = child.start_ticks < found[pid].start_ticks
+                if child.pid not in found and child.pid > 1 and not older:
                     found[child.pid] = _Member(child.start_ticks, found[pid].root)
                     queue.append(child.pid)
         return found
