@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from swapd.devices.cpu import CpuBackend, read_cores, read_times
+from swapd.devices import cpu_times
+from swapd.devices.cpu import CpuBackend
+from swapd.devices.cpu_times import ProcessTimes, read_cores
 from swapd.messages.sampler import Measurement, Sample, SampledDevice, SamplerSettings
 from tests.devices.proctree import ProcTree
 
@@ -247,17 +249,42 @@ def test_many_cores_are_read_to_the_last(world: World) -> None:
     assert cores[1023].idle == 9_000_001_023
 
 
-def test_threads_of_a_process_that_did_nothing_are_not_read_again(world: World) -> None:
+@pytest.mark.parametrize("limit", [512, 1])
+def test_threads_of_a_process_that_did_nothing_are_not_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(cpu_times, "MAX_OPEN", limit)
+    before = len(os.listdir("/proc/self/fd"))
+    times = ProcessTimes(world.proc.path)
     world.proc.process(60, own=100, threads=2)
     world.proc.thread(60, 60, own=50, core=0)
     world.proc.thread(60, 61, own=50, core=1)
-    first = read_times(60, world.proc.path, None)
+    first = times.read([60], {})
+    assert set(first[60].threads) == {60, 61}
+    world.proc.thread(60, 61, own=60, core=1)
+    assert times.read([60], first) == first
+    world.proc.process(60, own=110, threads=2)
+    again = times.read([60], first)
+    assert again[60].threads[61].ticks == 60
+    world.proc.process(60, own=120, threads=1)
     world.proc.end_thread(60, 61)
-    assert read_times(60, world.proc.path, first) == first
-    world.proc.process(60, own=101, threads=2)
-    again = read_times(60, world.proc.path, first)
-    assert again is not None
-    assert set(again.threads) == {60}
+    assert set(times.read([60, 61], again)) == {60}
+    assert len(os.listdir("/proc/self/fd")) <= before + limit
+    times.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_of_processes_that_ended_are_closed() -> None:
+    """A file of the real `/proc` that is kept open says that its process is gone."""
+    before = len(os.listdir("/proc/self/fd"))
+    times = ProcessTimes(Path("/proc"))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        during = len(os.listdir("/proc/self/fd"))
+        assert set(times.read([process.pid], {})) == {process.pid}
+        assert len(os.listdir("/proc/self/fd")) == during + 1
+        process.communicate()
+    assert times.read([process.pid], {}) == {}
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_learning_is_kept_under_the_cores_and_the_machine(world: World) -> None:
