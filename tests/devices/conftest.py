@@ -1,0 +1,28 @@
+"""What tests of devices share."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from tests.devices.fake_nvml import FakeNvml, compiler
+
+
+@pytest.fixture
+def fake_nvml(tmp_path: Path) -> FakeNvml:
+    """A fake NVML for other processes: start them with its `env()`."""
+    if compiler() is None:
+        pytest.skip("the fake NVML is C, and there is no C compiler")
+    return FakeNvml(tmp_path)
+
+
+@pytest.fixture
+def nvml(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    """A fake NVML that the real bindings of this process use."""
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(fake_nvml.library)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    yield fake_nvml
