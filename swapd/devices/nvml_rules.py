@@ -141,10 +141,10 @@ def refused(
 def failed(device: str, at_s: float, failure: NvmlFailure, *, told_before: bool) -> Measurement:
     """What a failed call means for the reading.
 
-    NOT_SUPPORTED is for good, except on a device that has told its use before: then it is one of the drivers
-    that do so now and then (nvtop #448). What may not be seen makes a value that cannot be trusted.
+    What is not supported is so for good, except on a device that has told its use before: then it is one of
+    the drivers that do so now and then (nvtop #448). What may not be seen makes a value not to be trusted.
     """
-    if failure.fault is NvmlFault.NOT_SUPPORTED and not told_before:
+    if failure.fault in (NvmlFault.NOT_SUPPORTED, NvmlFault.NO_FUNCTION) and not told_before:
         return refused(device, at_s, "unsupported", failure.sentence)
     if failure.fault is NvmlFault.NO_PERMISSION:
         return refused(device, at_s, "invalid", failure.sentence)
@@ -152,7 +152,7 @@ def failed(device: str, at_s: float, failure: NvmlFailure, *, told_before: bool)
 
 
 def ring_newest_us(ring: Iterable[ProcessUse]) -> int | None:
-    """The newest time in all that the driver keeps; if older than a time told before, its clock was set back."""
+    """The newest time in all that the driver keeps. Older than one told before: its clock was set back."""
     return max((each.at_us for each in ring if _is_sound(each)), default=None)
 
 

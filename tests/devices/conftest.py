@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from tests.devices.fake_nvml import FakeNvml, compiler
+from tests.devices.nvml_backends import Machine
 
 
 @pytest.fixture
@@ -21,8 +21,14 @@ def fake_nvml(tmp_path: Path) -> FakeNvml:
 
 
 @pytest.fixture
-def nvml(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+def nvml(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """A fake NVML that the real bindings of this process use."""
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(fake_nvml.library)))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    yield fake_nvml
+    return fake_nvml
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A host whose processes and cards a test invents."""
+    return Machine(tmp_path / "host")

@@ -1,9 +1,9 @@
 """A `libnvidia-ml.so.1` without a card, and the file that steers it; see `nvml.c`.
 
     nvml = FakeNvml(tmp_path)
-    nvml.set(devices=[FakeCard(util=95, uses=[FakeUse(pid, sm=95)], processes=[FakeProcess(pid, bytes=1 << 30)])])
+    nvml.card(util=95, uses=[FakeUse(pid, sm=95)], processes=[FakeProcess(pid, bytes=1 << 30)])
     subprocess.Popen(..., env=nvml.env())      # the real bindings find it by name
-    nvml.set(hang={"nvmlDeviceGetUtilizationRates": 60.0})   # from now on, also in processes that run already
+    nvml.set(hang={"nvmlDeviceGetUtilizationRates": 60.0})   # also for processes that run already
 
 It needs a C compiler: `compiler()` is None where there is none.
 """
