@@ -12,7 +12,7 @@ from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
-from swapd.cli.serving import check_config, quickstart, serve, worker
+from swapd.cli.serving import check_config, quickstart, sampler, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
 
@@ -31,6 +31,7 @@ for command in (
     quickstart,
     serve,
     worker,
+    sampler,
     check_config,
     status,
     generate,

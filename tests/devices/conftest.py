@@ -1,8 +1,11 @@
-"""What tests of devices share."""
+"""What tests of devices share: an NVML without a card, an invented host, folders short enough for sockets."""
 
 from __future__ import annotations
 
 import ctypes
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pynvml
@@ -10,6 +13,16 @@ import pytest
 
 from tests.devices.fake_nvml import FakeNvml, compiler
 from tests.devices.nvml_backends import Machine
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short socket directories: pytest's own paths are too long for sockets."""
+    parent = Path(tempfile.mkdtemp(prefix="swapd-devices-"))
+    try:
+        yield parent / "s"
+    finally:
+        shutil.rmtree(parent)
 
 
 @pytest.fixture
