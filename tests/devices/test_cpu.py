@@ -116,6 +116,17 @@ def test_a_process_on_the_ignore_list_is_subtracted_and_its_children_are_not(wor
     assert (a.reading_pct, a.ignored_pct) == (60.0, 40.0)
 
 
+def test_a_lender_on_the_ignore_list_is_subtracted_once(world: World) -> None:
+    backend = world.backend(ignore=("python",))
+    world.proc.process(70, name="python", own=500)
+    world.ask(backend, 70)
+    world.now_s += 1
+    world.idle(1000, 1100, user=(100, 0))
+    world.proc.process(70, name="python", own=540)
+    (a, _) = world.ask(backend, 70)
+    assert (a.reading_pct, a.lender_pct, a.ignored_pct) == (60.0, 40.0, 0.0)
+
+
 def test_names_that_alone_mean_need_are_told_with_every_measurement(world: World) -> None:
     """D37: a cpu device cannot tell where a process runs, so running at all counts."""
     backend = world.backend(always=("game.exe", "render"))
