@@ -77,6 +77,7 @@ class ServiceDouble:
         self.requests: list[NewSession] = []
         self.callers: list[Caller] = []
         self.stopping = False
+        self.asked_to_stop = trio.Event()
         self.failing: Exception | None = None
         self.subscriptions = 0
         self.story: list[tuple[str, dict[str, Any]]] = []
@@ -243,10 +244,11 @@ class ServiceDouble:
         return {}
 
     async def wait_stopping(self) -> None:
-        await trio.sleep_forever()
+        await self.asked_to_stop.wait()
 
     def stop(self) -> None:
         self.stopping = True
+        self.asked_to_stop.set()
         for stream in self.streams.values():
             stream.grown.set()
 
