@@ -12,6 +12,7 @@ from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
+from swapd.cli.lending import devices, lend, take_back
 from swapd.cli.serving import check_config, quickstart, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
@@ -33,6 +34,9 @@ for command in (
     worker,
     check_config,
     status,
+    devices,
+    take_back,
+    lend,
     generate,
     sessions,
     drain,
