@@ -1,4 +1,4 @@
-"""`swapd devices`, `take-back`, `lend`, and the devices of `swapd status`, against a service on real sockets."""
+"""`swapd devices`, `take-back`, `lend`, and the devices of `swapd status`, against a service on sockets."""
 
 from __future__ import annotations
 
