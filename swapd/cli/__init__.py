@@ -13,6 +13,7 @@ from swapd.cli.boundary import SentenceGroup
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.lending import devices, lend, take_back
+from swapd.cli.replaying import replay_readings
 from swapd.cli.serving import check_config, quickstart, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
@@ -42,5 +43,6 @@ for command in (
     drain,
     drains,
     cancel,
+    replay_readings,
 ):
     main.add_command(command)
