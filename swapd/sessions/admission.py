@@ -45,6 +45,8 @@ class Admission:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.closed: dict[str, str] = {}
+        self.refusal: Callable[[], SwapdError | None] = lambda: None
+        """Why no device is lent, if that is why nobody admits."""
         self._config = config
         self._table = table
         self._ledger = ledger
@@ -74,6 +76,9 @@ class Admission:
         tokens = record.spec().budget
         open_links = [link for link in self._links.values() if self.admitting(link.name)]
         if not open_links:
+            refusal = self.refusal()
+            if refusal is not None:
+                raise refusal
             reasons = "; ".join(sorted(set(self.closed.values()))) or "no worker is ready"
             raise SwapdError(Code.NO_ADMITTING_WORKER, reasons)
         for link in sorted(open_links, key=self._load):
