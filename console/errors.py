@@ -7,6 +7,7 @@ its text and its traceback may hold a prompt.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -44,7 +45,8 @@ def error_body(error: SwapdError) -> dict[str, object]:
 def error_headers(error: SwapdError) -> dict[str, str]:
     """Headers that belong to a refusal: when to come back (H41, H44), how to authenticate (H9)."""
     if error.retryable and error.status in (429, 503):
-        return {"Retry-After": str(RETRY_AFTER_S)}
+        wait_s = RETRY_AFTER_S if error.retry_after_s is None else max(math.ceil(error.retry_after_s), 1)
+        return {"Retry-After": str(wait_s)}
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     return {}
