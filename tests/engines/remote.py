@@ -38,6 +38,8 @@ class RemoteEngine:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.engines.remote", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
+                # Its temporary files lie where the test can see that none is left.
+                env=os.environ | {"TMPDIR": str(log.parent)},
                 stdout=subprocess.PIPE,
                 stderr=stderr,
             )

@@ -64,6 +64,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RemoteEn
     try:
         for engine in started:
             engine.wait_ready()
+        # A process that is killed later cannot remove it.
+        assert not list(folder.glob("vllm_dist_*"))
         yield started[0], started[1]
     finally:
         for engine in started:

@@ -115,7 +115,9 @@ def _build(
     llm_engine = LLMEngine.from_engine_args(arguments)
     core = llm_engine.engine_core.engine_core
     worker = core.model_executor.driver_worker
-    model_runner = getattr(worker, "worker", worker).model_runner
+    worker = getattr(worker, "worker", worker)
+    _remove_rendezvous(worker)
+    model_runner = worker.model_runner
     scheduler = core.scheduler
     layout = kv_layout(scheduler.kv_cache_config, model_runner.kv_caches)
     runner: RunnerSeam
@@ -158,6 +160,13 @@ def _build(
         eos_token_ids=eos_ids,
     )
     return VllmEngine(llm_engine, scheduler, runner, blocks, info)
+
+
+def _remove_rendezvous(worker: Any) -> None:
+    """Remove the file in which a group of one has met by now; nobody would later, after a SIGKILL."""
+    scheme, _, path = str(worker.distributed_init_method).partition("://")
+    if scheme == "file":
+        Path(path).unlink(missing_ok=True)
 
 
 def _attention(vllm_config: Any) -> str:
