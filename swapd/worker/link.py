@@ -230,9 +230,10 @@ class WorkerLink:
                     connected_at = trio.current_time()
                     try:
                         await self._connected(process)
-                        # It ended or was killed: collected here, so that nothing of it is left.
-                        with trio.move_on_after(STOP_WAIT_S):
-                            await process.wait()
+                        if self._wanted.reason is not None:
+                            # It ended or was killed; collected here, so that nothing of it is left.
+                            with trio.move_on_after(STOP_WAIT_S):
+                                await process.wait()
                     finally:
                         process.close()
                     self._short_lives += 1
@@ -247,8 +248,9 @@ class WorkerLink:
                 backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
                 await self._rest()
                 continue
-            with trio.move_on_after(backoff_s):
-                await self._wanted.wait_changed()
+            with trio.CancelScope() as self._wanted.starting:
+                await trio.sleep(backoff_s)
+            self._wanted.starting = None
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def stop_process(self) -> None:
