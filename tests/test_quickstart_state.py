@@ -38,7 +38,7 @@ def test_its_configuration_is_one_that_serve_takes(
     folder: Path, cores: list[int], bound: list[tuple[int, ...]]
 ) -> None:
     state = open_state(folder)
-    write_config(state, model=model_in(folder), port=8080, cores=cores)
+    write_config(state, model=model_in(folder), port=8080, cores=cores, lend=False)
     config, _ = load_config(state.config_path)
     assert [worker.worker_id for worker in config.workers] == ["a", "b"]
     assert [worker.cores for worker in config.workers] == bound
@@ -52,10 +52,33 @@ def test_its_configuration_is_one_that_serve_takes(
     assert 256 << 20 <= config.arena_bytes <= 512 << 20
 
 
+@pytest.mark.parametrize(
+    ("cores", "lend", "expected"),
+    [
+        ([0, 1], True, [("cpu0", (0,)), ("cpu1", (1,))]),
+        ([2, 5, 6], True, [("cpu0", (2,)), ("cpu1", (5,))]),
+        ([3], True, []),
+        ([0, 1], False, []),
+    ],
+)
+def test_it_lends_each_workers_core_where_there_are_two(
+    folder: Path, cores: list[int], lend: bool, expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    """D40: the quickstart's configuration gives the owner's consent."""
+    state = open_state(folder)
+    write_config(state, model=model_in(folder), port=8080, cores=cores, lend=lend)
+    config, _ = load_config(state.config_path)
+    assert [(device.name, device.cores) for device in config.devices] == expected
+    assert config.owner.consent is bool(expected)
+    if expected:
+        assert [worker.device for worker in config.workers] == ["cpu0", "cpu1"]
+        assert config.owner.gpu_pressure.poll_ms <= 1000
+
+
 def test_what_it_keeps_is_for_its_user_alone(folder: Path) -> None:
     """H107, B34."""
     state = open_state(folder)
-    write_config(state, model=model_in(folder), port=8080, cores=[0])
+    write_config(state, model=model_in(folder), port=8080, cores=[0], lend=True)
     for path, mode in (
         (folder, 0o700),
         (state.socket_dir, 0o700),
@@ -96,7 +119,7 @@ def test_sockets_go_to_a_short_folder_whatever_the_state_folder_is(
     deep = folder / ("d" * 90) / ("e" * 90)
     state = open_state(deep)
     assert len(str(state.socket_dir)) < 60
-    write_config(state, model=model_in(deep), port=8080, cores=[0])
+    write_config(state, model=model_in(deep), port=8080, cores=[0], lend=True)
     load_config(state.config_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/" + "r" * 80)
     assert str(quickstart._short_dir(deep)).startswith("/tmp/swapd-")

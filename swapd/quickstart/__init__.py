@@ -37,6 +37,8 @@ from swapd.transport.lock import FileLock
 READY_TIMEOUT_S: Final = 600.0
 """A worker takes half a minute on an idle machine and several on a busy one."""
 POLL_S: Final = 0.25
+OWNERS: Final = ("vacating", "free")
+"""States of a device that its owner has, or gets."""
 STOP_TIMEOUT_S: Final = 75.0
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -54,7 +56,8 @@ def run_quickstart(*, once: bool, port: int, folder: Path | None, json_path: Pat
         chosen = choose_port(port)
         if chosen != port and port != 0:
             report(f"port {port} is in use, taking {chosen}")
-        write_config(state, model=model, port=chosen, cores=usable_cores())
+        # The plain job must work on a machine that is busy with other things: it lends nothing.
+        write_config(state, model=model, port=chosen, cores=usable_cores(), lend=not once)
         report(f"state is in {state.folder}, the service's log in {state.log_path}")
         child = ServeProcess.start(state.config_path, state.log_path)
         status = trio.run(partial(_main, state, child, chosen, once=once, json_path=json_path))
@@ -132,7 +135,8 @@ async def _use(state: State, port: int, once: bool, json_path: Path | None) -> t
     client, operator = HttpClient(url, state.tenant_token), HttpClient(url, state.operator_token)
     await _wait_ready(operator)
     if not once:
-        click.echo(_welcome(state, url))
+        _, devices = await operator.request("GET", "/v1/devices")
+        click.echo(_welcome(state, url, devices["devices"] if isinstance(devices, dict) else []))
         await trio.sleep_forever()
     summary = await run_job(client, operator, report)
     line = json.dumps(summary)
@@ -153,14 +157,40 @@ async def _wait_ready(operator: HttpClient) -> None:
                 workers = answer.get("workers", []) if isinstance(answer, dict) else []
                 for worker in workers:
                     _tell(states, worker["id"], worker["state"], trio.current_time() - began)
-                ready = workers and all(worker["state"] == "ready" for worker in workers)
-                if status == 200 and ready:
+                devices = await _devices(operator)
+                for device in devices:
+                    _tell_device(states, device)
+                # A core that its owner needs just now has no worker; whoever waits for it is told why.
+                wanted = {w for device in devices if device["state"] in OWNERS for w in device["workers"]}
+                ready = workers and all(w["state"] == "ready" or w["id"] in wanted for w in workers)
+                if ready and (status == 200 or _learnt(devices)):
                     return
             except Unreachable:
                 pass
             await trio.sleep(POLL_S)
     waiting = ", ".join(f"{worker} {state}" for worker, state in sorted(states.items())) or "no answer"
     raise SwapdError(Code.TIMEOUT, f"not ready after {READY_TIMEOUT_S:g} s: {waiting}")
+
+
+async def _devices(operator: HttpClient) -> list[dict[str, Any]]:
+    _, answer = await operator.request("GET", "/v1/devices")
+    return list(answer.get("devices", [])) if isinstance(answer, dict) else []
+
+
+def _learnt(devices: list[dict[str, Any]]) -> bool:
+    """Whether every device knows what is normal; from there on, waiting is for its owner only."""
+    return bool(devices) and all(device["calibrated"] for device in devices)
+
+
+def _tell_device(states: dict[str, str], device: dict[str, Any]) -> None:
+    """What a device waits for, once a change of reason; learning tells its progress in quarters."""
+    name, why = f"device {device['name']}", str(device["why"])
+    profile = device["profiles"].get(device["profile"] or "unlocked", {})
+    if why == "calibrating" and profile:
+        why += str(4 * profile["warmup_have"] // profile["warmup_samples"])
+    if states.get(name) != why:
+        states[name] = why
+        report(f"{name}: {device['sentence']}")
 
 
 def _tell(states: dict[str, str], worker: str, state: str, after_s: float) -> None:
@@ -172,7 +202,7 @@ def _tell(states: dict[str, str], worker: str, state: str, after_s: float) -> No
     )
 
 
-def _welcome(state: State, url: str) -> str:
+def _welcome(state: State, url: str, devices: list[dict[str, Any]]) -> str:
     tenant, operator = state.tenant_token, state.operator_token
     # As it can be typed: an environment that is not active has no `swapd` on the path.
     swapd = shlex.quote(str(Path(sys.executable).with_name("swapd")))
@@ -201,5 +231,20 @@ While it runs, move it away from its worker (a, or b: see status), and look at h
   {swapd} drains --config {config}
 
   curl -X POST {url}/v1/workers/a/drains -H 'Authorization: Bearer {operator}'
-
+{_lent(devices, swapd, config)}
 Ctrl-C stops the service and both workers."""
+
+
+def _lent(devices: list[dict[str, Any]], swapd: str, config: str) -> str:
+    """How to see that the owner wins; nothing where no core is lent."""
+    if not devices:
+        return ""
+    cores = ", ".join(device["name"] for device in devices)
+    return f"""
+The cores are lent ({cores}): work of your own on one of them gets it back, and so does a word of yours.
+
+  taskset -c {usable_cores()[0]} sha1sum /dev/zero      (in another terminal; Ctrl-C ends it)
+  {swapd} status --config {config}
+  {swapd} take-back cpu0 --for 5m --wait --config {config}
+  {swapd} lend cpu0 --config {config}
+"""

@@ -97,9 +97,15 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def write_config(state: State, *, model: Path, port: int, cores: list[int]) -> None:
-    """Write `swapd.toml` for two CPU workers on the first two cores, or both on the only one."""
+def write_config(state: State, *, model: Path, port: int, cores: list[int], lend: bool) -> None:
+    """Write `swapd.toml` for two CPU workers on the first two cores, or both on the only one.
+
+    With `lend`, the two cores are lent: their owner's own work gets them back. One core alone cannot be two
+    devices; it is not lent.
+    """
     first, second = cores[0], cores[1] if len(cores) > 1 else cores[0]
+    lend = lend and first != second
+    devices = ['device = "cpu0"\n', 'device = "cpu1"\n'] if lend else ["", ""]
     # JSON strings are TOML basic strings.
     quote = json.dumps
     write_private(
@@ -117,11 +123,11 @@ stop_workers = "always"
 
 [[workers]]
 worker_id = "a"
-cores = [{first}]
+{devices[0]}cores = [{first}]
 
 [[workers]]
 worker_id = "b"
-cores = [{second}]
+{devices[1]}cores = [{second}]
 
 [[models]]
 alias = "smollm2"
@@ -147,8 +153,39 @@ reserve_s = 20.0
 freeze_s = 10.0
 prepare_s = 20.0
 activate_s = 10.0
-""",
+"""
+        + (lending(first, second) if lend else ""),
     )
+
+
+def lending(first: int, second: int) -> str:
+    """The part of the configuration that lends two cores; short times, so that one sees it happen."""
+    return f"""
+[[devices]]
+name = "cpu0"
+kind = "cpu"
+cores = [{first}]
+
+[[devices]]
+name = "cpu1"
+kind = "cpu"
+cores = [{second}]
+
+[owner]
+consent = true
+presence = "headless"
+resume_after_s = 10.0
+
+[owner.gpu_pressure]
+# A demonstration: a real owner wants more samples, over a longer time.
+poll_ms = 500
+warmup_samples = 30
+sustain_s = 3.0
+release_s = 5.0
+# One core of a machine that is in use is never quite idle.
+floor_pct = 40
+cap_pct = 60
+"""
 
 
 def usable_cores() -> list[int]:

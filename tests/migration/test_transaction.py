@@ -54,6 +54,18 @@ def test_a_failure_or_the_sessions_end_ends_a_move_in_every_phase(phase: Phase) 
     assert advance(phase, Event.ENDED) is Phase.FINISHED
 
 
+@pytest.mark.parametrize("event", [Event.COPYING, Event.NOT_READY])
+def test_a_pre_copy_takes_as_many_rounds_as_it_needs(event: Event) -> None:
+    """H66"""
+    assert advance(Phase.PRECOPYING, event) is Phase.PRECOPYING
+
+
+def test_a_finished_move_owes_nothing_and_goes_nowhere() -> None:
+    """H66"""
+    assert clean_up(Phase.RELEASED) == clean_up(Phase.FINISHED) == (False, False, False)
+    assert TRANSITIONS[Phase.FINISHED] == {}
+
+
 def test_only_a_commit_decides_for_the_target() -> None:
     """H66, H69"""
     into_committed = [
