@@ -30,7 +30,7 @@ NEEDS: Final = frozenset({Why.PRESSURE, Why.OWNER_PROCESS, Why.OWNER_MEMORY, Why
 
 
 class Quiet(NamedTuple):
-    """Quiet hours as they are now: in force, or begin in so many seconds; `ends_at` is wall clock."""
+    """Quiet hours as they are now, their lead counted in; `ends_at` is wall clock."""
 
     active: bool = False
     begins_in_s: float | None = None
@@ -70,6 +70,8 @@ def judge(facts: Facts, now_s: float, wall: float) -> Verdict:
     """Tell whether the device may be lent, and everything that speaks against it."""
     found = [(why, test(facts, now_s, wall)) for why, test in _TESTS.items()]
     against = [(why, sentence) for why, sentence in found if sentence is not None]
+    if not NEEDS.isdisjoint(why for why, _ in against):
+        against = [(why, sentence) for why, sentence in against if why is not Why.RESUMING]
     reasons = tuple(why for why, _ in against)
     if not reasons:
         return Verdict(True, True, (), facts.pressure_text or "lent")
@@ -135,11 +137,9 @@ def _game(facts: Facts, now_s: float, wall: float) -> str | None:
 
 def _quiet_hours(facts: Facts, now_s: float, wall: float) -> str | None:
     quiet = facts.quiet
-    if quiet.active:
-        return "quiet hours"
-    if quiet.begins_in_s is not None and quiet.begins_in_s <= facts.owner.quiet_lead_s:
-        return f"quiet hours begin in {_span(quiet.begins_in_s)}"
-    return None
+    if not quiet.active:
+        return None
+    return "quiet hours" if quiet.begins_in_s is None else f"quiet hours begin in {_span(quiet.begins_in_s)}"
 
 
 def _owner_present(facts: Facts, now_s: float, wall: float) -> str | None:

@@ -230,7 +230,7 @@ class WorkerLink:
                     connected_at = trio.current_time()
                     try:
                         await self._connected(process)
-                        if self._wanted.reason is not None:
+                        if self.state == "stopped":
                             # It ended or was killed; collected here, so that nothing of it is left.
                             with trio.move_on_after(STOP_WAIT_S):
                                 await process.wait()
@@ -244,7 +244,7 @@ class WorkerLink:
                 log.error("worker is not available", extra={"worker": self.name, "code": error.code})
                 self._set("dead", error.sentence)
             first = False
-            if self._wanted.reason is not None:
+            if self._wanted.reason is not None or self.state == "stopped":
                 backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
                 await self._rest()
                 continue
@@ -293,7 +293,8 @@ class WorkerLink:
 
     async def _rest(self) -> None:
         """Nothing of the worker is there until it is wanted, or until somebody else starts it."""
-        self._set("stopped", self._wanted.reason)
+        if self._wanted.reason is not None:
+            self._set("stopped", self._wanted.reason)
         while self._wanted.reason is not None:
             self.reason = self._wanted.reason
             found = find(self._config, self.worker)
@@ -309,6 +310,7 @@ class WorkerLink:
     async def _connected(self, process: WorkerProcess) -> None:
         """One incarnation, from the first message to its loss."""
         self._wanted.rest(False)
+        self._set("starting", None)
         self._process = process
         ready = process.ready
         owner = Owner(self.name, ready.incarnation)
@@ -325,7 +327,8 @@ class WorkerLink:
                         await self._introduce(ready)
                         nursery.start_soon(self._watch_heartbeat)
                         inventory = await self.request(InventoryQuery(), Inventory, self._timers.decide_s)
-                        self._set("ready", None)
+                        if self.state == "starting":
+                            self._set("ready", None)
                         await self._hooks.attached(self, inventory)
         except* SwapdError as group:
             # A worker that cannot be introduced is of no use; a hung one must not keep the id.
@@ -340,7 +343,7 @@ class WorkerLink:
             self._process = None
             send_w.close()
             send_r.close()
-        if self._wanted.reason is not None:
+        if self.state == "stopped" or self._wanted.reason is not None:
             self._set("stopped", self._wanted.reason)
             log.info("worker stopped", extra={"worker": self.name, "incarnation": ready.incarnation})
         else:
@@ -369,6 +372,8 @@ class WorkerLink:
         while not self._wanted.stopping:
             await self._wanted.wait_changed()
         log.info("stopping worker", extra={"worker": self.name, "reason": self._wanted.reason})
+        # From here on it takes nothing more, even if it is wanted again before it has ended.
+        self._set("stopped", self._wanted.reason)
         process.signal(signal.SIGTERM)
         await trio.sleep(STOP_WAIT_S)
         log.warning("worker did not stop, killing it", extra={"worker": self.name})
