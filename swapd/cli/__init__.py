@@ -12,6 +12,7 @@ from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
+from swapd.cli.replaying import replay_readings
 from swapd.cli.serving import check_config, quickstart, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
@@ -38,5 +39,6 @@ for command in (
     drain,
     drains,
     cancel,
+    replay_readings,
 ):
     main.add_command(command)
