@@ -232,12 +232,11 @@ class LendingDesk:
             device.attendance, device.attendance_detail = attendance, detail
             if attendance == "locked":
                 self._was_locked.add(name)
-            taken = device.taken_back
-            if attendance == "unlocked" and taken is not None and taken.until == "unlock":
-                if name in self._was_locked:
-                    device.taken_back = None
-                    self.diary.note(name, "take_back_ended", "unlock")
-                    self._store.post(_deleting(name), lambda _: None)
+            taken, unlocks = device.taken_back, attendance == "unlocked" and name in self._was_locked
+            if unlocks and taken is not None and taken.until == "unlock":
+                device.taken_back = None
+                self.diary.note(name, "take_back_ended", "unlock")
+                self._store.post(_deleting(name), lambda _: None)
             if attendance == "unlocked":
                 self._was_locked.discard(name)
             self._judge(device)
@@ -273,6 +272,8 @@ class LendingDesk:
             self._needed_at[device.name] = self._boottime()
         if before is None or before[:3] != device.verdict[:3]:
             give_back.judged(cause_s)
+        else:
+            give_back.set_doors()
 
     def _verdict(self, device: LentDevice) -> Verdict:
         calibrated, warmup_have = self._calibration(device)

@@ -74,6 +74,7 @@ class GiveBack:
         self._boottime = boottime
         self._woken = trio.Event()
         self._empty = False
+        self._is_open = False
         self._began_s = 0.0
         self._silent = False
         self._drains: dict[str, str] = {}
@@ -113,7 +114,7 @@ class GiveBack:
         """
         before = self._device.state
         self._settle(cause_s)
-        self._set_doors()
+        self.set_doors()
         view = self._device.give_back
         if self._device.state == "vacating" and before != "vacating" and view is not None:
             closed_ms = (self._boottime() - self._began_s) * 1000
@@ -172,13 +173,16 @@ class GiveBack:
         self._diary.give_back(self._device.name, view)
         self._diary.note(self._device.name, "free", view.why, seconds)
 
-    def _set_doors(self) -> None:
+    def set_doors(self) -> None:
+        """Let new sessions in while the device is lent, and tell why while it is not."""
+        was_open = self._is_open
+        self._is_open = self._device.state == "lent"
         for name in self._links:
-            if self._device.state == "lent":
+            if self._is_open:
                 self._admission.reopen(name, "device")
             else:
                 self._admission.close(name, "device", self._reason())
-        if self._device.state == "lent":
+        if self._is_open and not was_open:
             self._table.notify()
 
     def _why(self) -> str | None:
@@ -211,7 +215,7 @@ class GiveBack:
                 log.error("giving back is held up", extra={"device": self._device.name, "code": error.code})
                 await trio.sleep(1.0)
             self._settle()
-            self._set_doors()
+            self.set_doors()
             if self._device.state != state:
                 continue
             if state in ("vacating", "returning"):

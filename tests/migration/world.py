@@ -114,6 +114,11 @@ class ScriptedLink:
         self._script: dict[type, list[Deed]] = defaultdict(list)
         self._always: dict[type, Deed] = {}
         self._born = 0
+        self.at_rest = False
+        self.wanted = True
+        self.stops_by_itself = True
+        """Whether a worker that is asked to end does so at once."""
+        self.starts_by_itself = True
         self.be_born()
 
     def be_born(self) -> None:
@@ -122,6 +127,34 @@ class ScriptedLink:
         name = self.name
         self.ready = out.Ready(name, f"{name}.{self._born}", 1, "ipc://x", "x", self._info, 8, {})
         self.state = "ready"
+
+    @property
+    def pid(self) -> int | None:
+        return self.ready.pid if self.ready is not None else None
+
+    def unwant(self, reason: str) -> None:
+        self.wanted = False
+
+    def stop_soon(self, reason: str) -> None:
+        self.wanted = False
+        if self.stops_by_itself and not self.at_rest:
+            self.end()
+
+    def end(self) -> None:
+        """The process is gone and collected."""
+        if self.ready is not None:
+            self.world.lose(self.name)
+        self.state, self.at_rest = "stopped", True
+        self.world.table.notify()
+
+    def resume(self) -> None:
+        self.wanted = True
+        if self.at_rest:
+            self.at_rest = False
+            self.state = "starting"
+            if self.starts_by_itself:
+                self.be_born()
+            self.world.table.notify()
 
     def lose(self) -> None:
         self.ready, self.state = None, "dead"
