@@ -88,7 +88,7 @@ class LendingDesk:
         self._recovery = recovery
         self._supervisor = supervisor
         self._links = links
-        self._quiet = quiet
+        self.quiet = quiet
         self._wall = wall
         self._boottime = boottime
         self.diary = Diary(table.store, wall)
@@ -168,7 +168,7 @@ class LendingDesk:
         """Take up what the last run left, before any worker is looked for or started."""
         if not self.devices:
             return
-        self._quiet_now = self._quiet()
+        self._quiet_now = self.quiet()
         saved = await self._store.read(lambda db: {name: _saved(db, name) for name in self.devices})
         for name, device in self.devices.items():
             was = saved[name]
@@ -215,7 +215,7 @@ class LendingDesk:
 
     async def _tick(self) -> None:
         while True:
-            self._quiet_now = self._quiet()
+            self._quiet_now = self.quiet()
             for device in self.devices.values():
                 taken = device.taken_back
                 if taken is not None and taken.ends_at is not None and self._wall() >= taken.ends_at:

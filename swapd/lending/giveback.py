@@ -75,6 +75,7 @@ class GiveBack:
         self._woken = trio.Event()
         self._empty = False
         self._is_open = False
+        self._resumed = False
         self._began_s = 0.0
         self._silent = False
         self._drains: dict[str, str] = {}
@@ -147,7 +148,7 @@ class GiveBack:
             case "emptied":
                 self._finish()
             case "released":
-                self._empty = False
+                self._empty = self._resumed = False
                 self._diary.note(self._device.name, "returning")
             case "opened":
                 self._diary.note(self._device.name, "lent")
@@ -195,7 +196,9 @@ class GiveBack:
         return f"device {self._device.name}: {told}"
 
     def _started(self) -> bool:
-        return not self._links or any(link.state == "ready" for link in self._links.values())
+        return self._resumed and (
+            not self._links or any(link.state == "ready" for link in self._links.values())
+        )
 
     # The actor ---------------------------------------------------------------------------------
 
@@ -233,6 +236,7 @@ class GiveBack:
             self._remember_memory()
         for link in self._links.values():
             link.resume()
+        self._resumed = True
 
     async def _vacate(self) -> None:
         why = self._reason()

@@ -137,7 +137,10 @@ class ScriptedLink:
 
     def stop_soon(self, reason: str) -> None:
         self.wanted = False
-        if self.stops_by_itself and not self.at_rest:
+        if self.at_rest:
+            return
+        self.state = "stopped"
+        if self.stops_by_itself:
             self.end()
 
     def end(self) -> None:
@@ -416,11 +419,14 @@ class World:
         assert all(session.move is None for session in self.table)
 
 
-def settings(path: Path, workers: Iterable[str] = ("a", "b"), **changes: Any) -> Config:
+def settings(path: Path, workers: Iterable[str | WorkerConfig] = ("a", "b"), **changes: Any) -> Config:
     fields: dict[str, Any] = {
         "database_path": str(path / "swapd.db"),
         "socket_dir": str(path),
-        "workers": tuple(WorkerConfig(worker_id=name, engine="sim") for name in workers),
+        "workers": tuple(
+            WorkerConfig(worker_id=entry, engine="sim") if isinstance(entry, str) else entry
+            for entry in workers
+        ),
         "models": (ModelConfig(alias="sim", path=str(path)),),
         "credentials": (CredentialConfig(namespace="tenant", token="t"),),
         "self_certify": True,
@@ -434,7 +440,7 @@ def settings(path: Path, workers: Iterable[str] = ("a", "b"), **changes: Any) ->
 @asynccontextmanager
 async def open_world(
     path: Path,
-    workers: Iterable[str] = ("a", "b"),
+    workers: Iterable[str | WorkerConfig] = ("a", "b"),
     *,
     arena_bytes: int | None = 1 << 20,
     attach: bool = True,
