@@ -93,6 +93,7 @@ class Code(StrEnum):
     ENGINE_REFUSED = "engine_refused"
     STORE_FAILED = "store_failed"
     SCHEMA_NEWER = "schema_newer"
+    CALIBRATION_UNUSABLE = "calibration_unusable"
     INTERNAL = "internal"
 
 
@@ -188,6 +189,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
     Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
+    Code.CALIBRATION_UNUSABLE: Reason(409, False, "The saved calibration cannot be used."),
     Code.INTERNAL: Reason(500, True, "An internal error was logged."),
 }
 

@@ -43,6 +43,10 @@ ALLOWED_FIELDS: Final = frozenset(
         *("after_s", "delay_s", "deadline_s", "grace_s", "timeout_s", "uptime_s", "took_s", "silent_s"),
         *("pid", "exit_code", "fd", "fds", "threads", "host", "port", "rows", "schema", "window_tokens"),
         *("dropped", "refused", "fenced", "reopened", "lines", "warning", "errno"),
+        # what is learned of a device, and what follows from it
+        *("attendance", "profile", "result", "reading_pct", "baseline_pct", "target_pct", "threshold_pct"),
+        *("calibrated", "engaged", "hint", "credited_s", "above_s", "below_s", "learned_s"),
+        *("learned_samples", "warmup_have", "migrated_legacy_baseline", "invalid_profile"),
         # places that the configuration names
         *("path", "socket_dir", "endpoint", "database"),
     }

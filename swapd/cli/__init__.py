@@ -10,6 +10,7 @@ import click
 
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
+from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.replaying import replay_readings
@@ -40,5 +41,6 @@ for command in (
     drains,
     cancel,
     replay_readings,
+    calibration,
 ):
     main.add_command(command)
