@@ -87,6 +87,7 @@ class Code(StrEnum):
     WORKER_LOCK_HELD = "worker_lock_held"
     SOCKET_PATH_TOO_LONG = "socket_path_too_long"
     CONFIG_INVALID = "config_invalid"
+    PLATFORM_UNSUPPORTED = "platform_unsupported"
     MODEL_MISSING = "model_missing"
     MODEL_UNSUPPORTED = "model_unsupported"
     ENGINE_UNCHECKED = "engine_unchecked"
@@ -183,6 +184,7 @@ REASONS: Final[dict[Code, Reason]] = {
         422, False, "The socket path is too long; choose a shorter socket_dir."
     ),
     Code.CONFIG_INVALID: Reason(422, False, "The configuration is not valid."),
+    Code.PLATFORM_UNSUPPORTED: Reason(422, False, "swapd runs on Linux, not on this system."),
     Code.MODEL_MISSING: Reason(422, False, "The model folder is not there or not complete."),
     Code.MODEL_UNSUPPORTED: Reason(422, False, "This model's attention layout cannot be moved."),
     Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
