@@ -14,7 +14,7 @@ from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.replaying import replay_readings
-from swapd.cli.serving import check_config, quickstart, serve, worker
+from swapd.cli.serving import check_config, quickstart, sampler, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
 
@@ -33,6 +33,7 @@ for command in (
     quickstart,
     serve,
     worker,
+    sampler,
     check_config,
     status,
     generate,
