@@ -28,6 +28,7 @@ from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal, plan
 from swapd.migration.records import drain_record, drain_view, planned, reopened
+from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
@@ -70,6 +71,7 @@ class MigrationSupervisor:
         self._admission = admission
         self._recovery = recovery
         self._links = links
+        self.tally = Tally()
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self._wall = wall
         self._books: dict[str, DrainBook] = {}
@@ -79,6 +81,7 @@ class MigrationSupervisor:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the drains' tasks until cancelled."""
+        await self._store.read(self.tally.load)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -116,6 +119,10 @@ class MigrationSupervisor:
             raise
         self._launch(book)
         return book.view()
+
+    def open_drains(self) -> list[DrainBook]:
+        """Drains that are running or blocked."""
+        return [book for book in self._books.values() if not book.over]
 
     def resume(self, record: DrainRecord, moves: Sequence[MoveRecord] = ()) -> None:
         """Take a drain up again after a restart, with the moves that it made (decision 10, B16)."""
@@ -344,13 +351,17 @@ class MigrationSupervisor:
         book.note(result)
         if move.outcome in ("aborted_source_resumed", "rehomed_source"):
             book.put_off(move.session.id, self._wall())
+        self.tally.took(result, move.loaded if move.outcome == "completed_native" else 0)
         outcome = move.outcome
         if outcome is None or self._store.failed:
             return  # The row stays open: the next start resolves it by what is durable (H146, H147).
         at = self._wall()
-        self._store.post(
-            lambda db: finish_move(db, move.id, outcome, result.reason, result, at), lambda _: None
-        )
+
+        def recorded(ended: bool | BaseException) -> None:
+            if ended is True:
+                self.tally.move_recorded(outcome)
+
+        self._store.post(lambda db: finish_move(db, move.id, outcome, result.reason, result, at), recorded)
 
     # Records ---------------------------------------------------------------------------------
 
@@ -363,7 +374,8 @@ class MigrationSupervisor:
         record = drain_record(book)
         # Shielded, one disk write long: a drain that is in the store must be here, too.
         with trio.CancelScope(shield=True):
-            await self._store.commit(lambda db: save_drain(db, record))
+            if await self._store.commit(lambda db: save_drain(db, record)):
+                self.tally.drain_recorded(record.state)
         self.on_drain(book.view())
 
     def _forget_old(self) -> None:

@@ -102,6 +102,8 @@ class WorkerLink:
         self.stats: WorkerStats | None = None
         self.alarms = 0
         self.fenced = 0
+        self.swept = 0
+        """Imports that the worker's sweep freed, over all its incarnations since start."""
         self._config = config
         self._timers = config.timers
         self._generation = generation
@@ -443,6 +445,7 @@ class WorkerLink:
         if isinstance(body, Tokens):
             self._hooks.tokens(self, body)
         elif isinstance(body, Heartbeat):
+            self._count_swept(body.stats.swept)
             self.stats = body.stats
             self._hooks.heartbeat(self)
         elif isinstance(body, Alarm):
@@ -452,6 +455,11 @@ class WorkerLink:
             log.warning("worker refused a frame", extra={"worker": self.name, "code": body.code})
             if body.code == Code.FENCED:
                 self.take_down("another coordinator took over")
+
+    def _count_swept(self, swept: int) -> None:
+        # What was swept before the first heartbeat may have been counted by an earlier coordinator (H180).
+        before = self.stats.swept if self.stats is not None else swept
+        self.swept += swept - before if swept >= before else swept
 
     def _post(self, body: ToWorker, number: int) -> None:
         if self._send_w is None:

@@ -99,6 +99,8 @@ class ScriptedLink:
     """Implements what the coordinator uses of `WorkerLink`. It answers as a worker that does its work."""
 
     def __init__(self, world: World, name: str, info: out.EngineInfo = INFO) -> None:
+        self.fenced = 0
+        self.swept = 0
         self.name = name
         self.worker = WorkerConfig(worker_id=name, engine="sim")
         self.state: LinkState = "ready"

@@ -273,10 +273,10 @@ async def test_late_tokens_of_a_lost_owner_are_not_accepted(tmp_path: Path) -> N
         world.b.emits = False
         world.lose("a")
         await world.until(lambda: not session.recovering)
-        fenced = world.table.fenced
+        fenced = world.table.fenced.total()
         world.a.be_born()
         world.a.speak("s", 9, epoch=1)
-        assert world.table.fenced == fenced + 1
+        assert world.table.fenced.total() == fenced + 1
         assert session.received == session.outputs()
 
 
