@@ -11,6 +11,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -79,6 +80,7 @@ class LendingDesk:
         self.devices = {}
         self.sources = list(sources)
         """What is watched for the devices; started by `run`."""
+        self.measure_soon: Callable[[LentDevice], None] = lambda device: None
         self.pressure_text: Callable[[Decision], str | None] = lambda decision: None
         self._config = config
         self._owner = config.owner
@@ -187,6 +189,7 @@ class LendingDesk:
                 self.diary,
                 self._boottime,
             )
+            give_back.measure_soon = partial(self._measure_soon, device)
             device.verdict = self._verdict(device)
             unfinished = was.give_back if was.given_back and _under_way(was.give_back) else None
             give_back.begin(unfinished, given_back=was.given_back)
@@ -198,13 +201,16 @@ class LendingDesk:
         async with trio.open_nursery() as nursery:
             if self.devices:
                 for name, give_back in self._give_backs.items():
-                    nursery.start_soon(self._keep, f"give-back of {name}", give_back.run)
+                    nursery.start_soon(self.keep, f"give-back of {name}", give_back.run)
                 for source in self.sources:
                     await nursery.start(source)
-                nursery.start_soon(self._keep, "ticker", self._tick)
+                nursery.start_soon(self.keep, "ticker", self._tick)
             task_status.started()
 
-    async def _keep(self, part: str, run: Callable[[], Awaitable[None]]) -> None:
+    def _measure_soon(self, device: LentDevice) -> None:
+        self.measure_soon(device)
+
+    async def keep(self, part: str, run: Callable[[], Awaitable[None]]) -> None:
         """A defect in one device's actor must not end the service: it is told, and the actor starts anew."""
         while True:
             try:
