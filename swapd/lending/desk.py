@@ -8,6 +8,7 @@ A device is judged again whenever one of its facts changes, and by a ticker for 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -190,6 +191,7 @@ class LendingDesk:
                 self._boottime,
             )
             give_back.measure_soon = partial(self._measure_soon, device)
+            give_back.other_cores = self._other_cores
             device.verdict = self._verdict(device)
             unfinished = was.give_back if was.given_back and _under_way(was.give_back) else None
             give_back.begin(unfinished, given_back=was.given_back)
@@ -206,6 +208,16 @@ class LendingDesk:
                     await nursery.start(source)
                 nursery.start_soon(self.keep, "ticker", self._tick)
             task_status.started()
+
+    def _other_cores(self) -> frozenset[int]:
+        """Cores that this service may use and no owner wants back."""
+        taken = {
+            core
+            for device in self.devices.values()
+            if device.state in ("vacating", "free")
+            for core in device.config.cores
+        }
+        return frozenset(os.sched_getaffinity(0) - taken)
 
     def _measure_soon(self, device: LentDevice) -> None:
         self.measure_soon(device)

@@ -21,6 +21,7 @@ import trio
 from swapd.api import DrainOrigin, GiveBackView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
+from swapd.lending.cores import OtherCores
 from swapd.lending.device import LentDevice
 from swapd.lending.diary import Diary
 from swapd.lending.ladder import Leaver, fallback
@@ -61,6 +62,9 @@ class GiveBack:
     ) -> None:
         self.measure_soon: Callable[[], None] = lambda: None
         """Asks for a measurement before the next tick: the memory is looked at."""
+        self.other_cores: Callable[[], frozenset[int]] = frozenset
+        """Cores of the machine that no owner wants back now, for workers that leave a `cpu` device."""
+        self._cores = OtherCores()
         self._device = device
         self._config = config
         self._owner = config.owner
@@ -147,6 +151,8 @@ class GiveBack:
                 self._note_begin()
             case "emptied":
                 self._finish()
+                if self._owner.release == "stop":
+                    self._cores.forget()
             case "released":
                 self._empty = self._resumed = False
                 self._diary.note(self._device.name, "returning")
@@ -236,6 +242,7 @@ class GiveBack:
             self._remember_memory()
         for link in self._links.values():
             link.resume()
+        self._cores.bring_back()
         self._resumed = True
 
     async def _vacate(self) -> None:
@@ -244,6 +251,10 @@ class GiveBack:
         if stops:
             for link in self._links.values():
                 link.unwant(why)
+        if self._device.config.kind == "cpu":
+            for link in self._links.values():
+                if link.pid is not None:
+                    self._cores.send(link.pid, self.other_cores())
         await self._drain_all()
         vacated = True
         for name, link in self._links.items():
