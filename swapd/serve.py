@@ -29,7 +29,7 @@ from swapd.config_file import load_config
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
 from swapd.lending.desk import LendingDesk
-from swapd.lending.local_time import QuietClock
+from swapd.lending.quiet_clock import QuietClock
 from swapd.lending.sources import DeviceSources
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
