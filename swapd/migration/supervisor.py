@@ -110,7 +110,7 @@ class MigrationSupervisor:
             raise SwapdError(Code.DRAIN_EXISTS, running.id)
         book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
         self._books[book.id] = book
-        self._admission.closed[worker] = f"worker {worker} is draining"
+        self._admission.close(worker, "drain", f"worker {worker} is draining")
         try:
             await self._save(book)
         except BaseException:
@@ -129,7 +129,7 @@ class MigrationSupervisor:
         book = reopened(record, moves)
         self._books[book.id] = book
         if book.worker in self._links:
-            self._admission.closed[book.worker] = f"worker {book.worker} is draining"
+            self._admission.close(book.worker, "drain", f"worker {book.worker} is draining")
         self._launch(book)
 
     async def view(self, drain: str) -> DrainView:
@@ -367,7 +367,7 @@ class MigrationSupervisor:
 
     def _reopen(self, worker: str) -> None:
         if self.draining(worker) is None:
-            self._admission.closed.pop(worker, None)
+            self._admission.reopen(worker, "drain")
             self._table.notify()
 
     async def _save(self, book: DrainBook) -> None:
