@@ -197,11 +197,15 @@ REASONS: Final[dict[Code, Reason]] = {
 
 
 class SwapdError(Exception):
-    """A refusal with a stable code; `detail` adds names and numbers for people."""
+    """A refusal with a stable code; `detail` adds names and numbers for people.
 
-    def __init__(self, code: Code, detail: str = "") -> None:
+    `retry_after_s` says when trying again may help, where that is known.
+    """
+
+    def __init__(self, code: Code, detail: str = "", retry_after_s: float | None = None) -> None:
         self.code = code
         self.detail = detail
+        self.retry_after_s = retry_after_s
         super().__init__(self.sentence)
 
     @property

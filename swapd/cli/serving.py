@@ -123,6 +123,17 @@ def _settings(options: dict[str, Any]) -> WorkerSettings:
         raise SwapdError(Code.INVALID_REQUEST, str(error)) from None
 
 
+@click.command(hidden=True, short_help="Measure devices for the service, which starts it.")
+@click.option("--settings", type=click.Path(path_type=Path), required=True, help="As the service writes it.")
+def sampler(settings: Path) -> None:
+    """Measure the devices of one kind whenever the service asks. The service starts it; people need not."""
+    from swapd.devices.sampler import load_sampler_settings, run_sampler
+    from swapd.log import configure_logging
+
+    configure_logging()
+    run_sampler(load_sampler_settings(str(settings)))
+
+
 @click.command("check-config", short_help="Check a configuration without starting anything.")
 @click.option(
     "--config",

@@ -17,7 +17,7 @@ import trio
 import zmq
 
 import swapd
-from swapd.api import Caller, Service
+from swapd.api import Caller, Readiness, Service
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
 from swapd.ops.bus import EventBus
@@ -156,6 +156,20 @@ class OpsServer:
                 return ops.DrainsAnswer(tuple(await service.drains(caller)))
             case ops.CancelDrain(drain):
                 return ops.DrainAnswer(await service.cancel_drain(caller, drain))
+            case ops.Devices():
+                return ops.DevicesAnswer(tuple(await service.devices(caller)))
+            case ops.Device(device):
+                return ops.DeviceAnswer(await service.device(caller, device))
+            case ops.TakeDeviceBack(device, request):
+                return ops.DeviceAnswer(await service.take_back(caller, device, request))
+            case ops.Lend(device):
+                return ops.DeviceAnswer(await service.lend(caller, device))
+            case ops.Samples(device, since):
+                return ops.SamplesAnswer(tuple(await service.samples(caller, device, since)))
+            case ops.DeviceEvents(device):
+                return ops.DeviceEventsAnswer(tuple(await service.device_events(caller, device)))
+            case ops.Metrics():
+                return ops.MetricsAnswer(service.metrics(caller).decode())
             case ops.Schedule(worker):
                 return ops.ScheduleAnswer((await service.schedule(caller, worker)).steps)
 
@@ -173,17 +187,20 @@ class OpsServer:
         return ops.EventsAnswer(wire, wire[-1].id if wire else command.after, ended)
 
     async def _status(self) -> ops.OpsAnswer:
-        states = Counter[str](session.state for session in await self._service.sessions(self._caller))
-        running = [view for view in await self._service.drains(self._caller) if view.finished_at is None]
+        view = await self._service.status(self._caller)
         own = self.statistics()
         return ops.StatusAnswer(
-            version=swapd.__version__,
+            version=view.version,
             pid=os.getpid(),
-            readiness=self._service.readiness(),
+            readiness=Readiness(view.ready, view.reasons),
             stopping=self._service.stopping,
-            workers=tuple(await self._service.workers(self._caller)),
-            sessions=dict(states),
-            drains=tuple(running),
+            workers=view.workers,
+            sessions=view.sessions,
+            drains=view.drains,
+            ready=view.ready,
+            reasons=view.reasons,
+            consent=view.consent,
+            devices=view.devices,
             ops={
                 "commands": own.commands,
                 "refused": sum(own.refused.values()),

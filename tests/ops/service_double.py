@@ -25,6 +25,7 @@ from swapd.api import (
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import ScheduleLog, StepRecord
 from swapd.migration.drains import check_deadline
+from tests.lent_devices import LentDevices
 
 TERMINAL = ("completed", "failed", "cancelled")
 
@@ -67,10 +68,11 @@ class SubscriptionDouble:
                 await grown.wait()
 
 
-class ServiceDouble:
+class ServiceDouble(LentDevices):
     """Two workers `a` and `b`; a session's events are added by the test."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.streams: dict[str, Stream] = {}
         self.views: dict[str, SessionView] = {}
         self.drain_views: dict[str, DrainView] = {}
