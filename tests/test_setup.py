@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from ops import _setup
+from ops import _setup, _test_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -176,3 +176,71 @@ def test_a_long_step_shows_that_it_goes_on(
         while not shown.endswith("....."):
             shown += capsys.readouterr().err
     assert shown.startswith("[1/4] compiling ...")
+
+
+def test_system_packages_that_are_there_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_test_packages, "run", lambda *arguments: pytest.fail("installed again"))
+    monkeypatch.setattr(_test_packages, "present", lambda: True)
+    _test_packages.ensure(environment(tmp_path / "venv"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_root_gets_the_system_packages_that_the_tests_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(_test_packages, "run", lambda env, what, *command: ran.append(" ".join(command)))
+    monkeypatch.setattr(_test_packages, "present", lambda: len(ran) == 2)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    _test_packages.ensure(environment(tmp_path / "venv"))
+    assert [command.split("Timeout=120 ")[1] for command in ran] == [
+        "update",
+        "install -y --no-install-recommends dbus python3-dbusmock",
+    ]
+    assert (
+        "installing the system packages dbus and python3-dbusmock for the tests ..."
+        in capsys.readouterr().err
+    )
+
+
+def test_others_are_told_the_command_that_installs_the_system_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_test_packages, "run", lambda *arguments: pytest.fail("tried without rights"))
+    monkeypatch.setattr(_test_packages, "present", lambda: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    env = environment(tmp_path / "venv")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    command = "sudo apt-get install -y --no-install-recommends dbus python3-dbusmock"
+    with pytest.raises(_setup.SetupError, match=command):
+        _test_packages.ensure(env)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(_setup.SetupError, match="on Debian and Ubuntu these are the packages"):
+        _test_packages.ensure(env)
+
+
+@pytest.mark.parametrize("missing", ["dbus-daemon", "dbusmock"])
+def test_a_missing_bus_or_module_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Where Debian's folder is not there, the system's Python is asked."""
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == missing else f"/usr/bin/{name}")
+    monkeypatch.setattr(_test_packages, "DEBIAN_MODULES", tmp_path)
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\nexit {int(missing == 'dbusmock')}\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(_test_packages, "SYSTEM_PYTHON", str(fake))
+    assert not _test_packages.present()
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    for name in _test_packages.MODULES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    assert _test_packages.present()
+
+
+def test_only_the_tests_need_packages_of_the_system() -> None:
+    for script, needed in {"test": True, "check": True, "quickstart": False, "setup": False}.items():
+        assert ("ops._test_packages" in (ROOT / "ops" / script).read_text()) is needed, script

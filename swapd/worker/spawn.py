@@ -128,6 +128,7 @@ def settings_for(config: Config, worker: WorkerConfig) -> WorkerSettings:
         model=config.models[0] if worker.engine == "vllm" else None,
         sim=config.sim,
         cores=worker.cores,
+        idle_class=any(each.kind == "cpu" and each.name == worker.device for each in config.devices),
         window=config.window_tokens,
         timers=config.timers,
         precopy_duty=config.precopy_duty,
