@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,17 @@ from swapd.errors import Code, SwapdError
 
 if TYPE_CHECKING:
     from swapd.worker.settings import WorkerSettings
+
+
+def refuse_windows(platform: str) -> None:
+    """Refuse to run on Windows, in a sentence instead of a failed import (D35). `platform` is `sys.platform`.
+
+    Raises `platform_unsupported`.
+    """
+    if platform in ("win32", "cygwin", "msys"):
+        raise SwapdError(
+            Code.PLATFORM_UNSUPPORTED, "on Windows use a Linux machine; WSL hides who uses the GPU"
+        )
 
 
 @click.command(short_help="Run the service of a configuration.")
@@ -29,6 +41,7 @@ def serve(config: Path) -> None:
 
     SIGTERM or Ctrl-C stops it; sessions that run go on in their workers and are taken up at the next start.
     """
+    refuse_windows(sys.platform)
     import trio
 
     from swapd.log import configure_logging
@@ -66,6 +79,7 @@ def worker(settings: Path | None, **options: Any) -> None:
 
     Prints one JSON line when it is ready. Its settings come from --settings or from the other options.
     """
+    refuse_windows(sys.platform)
     from swapd.log import configure_logging
     from swapd.worker.process import leave, run_worker
     from swapd.worker.settings import load_settings
@@ -172,6 +186,7 @@ def quickstart(once: bool, port: int, folder: Path | None, json_path: Path | Non
     Prints the address, a token and commands to try, and serves until Ctrl-C. With --once it moves one
     running generation between the workers instead; the last line of its output is a JSON report.
     """
+    refuse_windows(sys.platform)
     from swapd.quickstart import run_quickstart
 
     status = run_quickstart(once=once, port=port, folder=folder, json_path=json_path)

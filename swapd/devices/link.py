@@ -112,6 +112,7 @@ class SamplerLink:
         self._process: SamplerProcess | None = None
         self._abandoned: list[SamplerProcess] = []
         self._tick_at = 0.0
+        self._waiting = trio.CancelScope()
         self._number = 0
         self._ticks = self._answers = self._starts = self._ended = self._unanswered = self._refused = 0
         self._took_ms: float | None = None
@@ -128,6 +129,10 @@ class SamplerLink:
             refused=self._refused,
             took_ms=self._took_ms,
         )
+
+    def ask_soon(self) -> None:
+        """Measure before the next tick, once; the pace stays as it is (D38)."""
+        self._waiting.cancel()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measure at every tick, for ever. Cancelled: ends its process (bounded) and removes its files.
@@ -233,7 +238,10 @@ class SamplerLink:
         """Ask at every tick; returns when an answer did not come in time."""
         deadline_s = max(self._deadline_s, self._start_deadline_s)
         while True:
-            await trio.sleep_until(self._next_tick())
+            with trio.CancelScope() as self._waiting:
+                await trio.sleep_until(self._next_tick())
+            if self._waiting.cancelled_caught:
+                self._tick_at -= self._poll_s  # the tick that was waited for is still to come
             self._number += 1
             sample = Sample(
                 SAMPLER_VERSION,
