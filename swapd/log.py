@@ -66,6 +66,14 @@ class LogStatistics(msgspec.Struct, frozen=True):
     fields_dropped: int
 
 
+def log_statistics() -> LogStatistics:
+    """Those of the filter that this process logs through; zeros where `configure_logging` was not called."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, AllowlistFormatter):
+            return handler.formatter.statistics()
+    return LogStatistics(0, 0)
+
+
 _BORN_WITH: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 

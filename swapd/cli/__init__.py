@@ -13,8 +13,9 @@ from swapd.cli.boundary import SentenceGroup
 from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
+from swapd.cli.lending import devices, lend, take_back
 from swapd.cli.replaying import replay_readings
-from swapd.cli.serving import check_config, quickstart, serve, worker
+from swapd.cli.serving import check_config, quickstart, sampler, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
 
@@ -33,8 +34,12 @@ for command in (
     quickstart,
     serve,
     worker,
+    sampler,
     check_config,
     status,
+    devices,
+    take_back,
+    lend,
     generate,
     sessions,
     drain,
