@@ -232,7 +232,7 @@ def _staging_name(name: str) -> str:
 
 
 def remove_leftovers(folder: int, name: str) -> None:
-    """Remove staging files that a crash has left (R101), as far as they let themselves be. None is ever read."""
+    """Remove staging files that a crash has left (R101), where they can be. None is ever read."""
     with suppress(OSError):
         for found in os.listdir(folder):
             if found.startswith(f".{name}.") and found.endswith(STAGING_SUFFIX):
