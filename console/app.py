@@ -9,6 +9,7 @@ from quart import Response, request, websocket
 from quart_trio import QuartTrio
 
 from console import auth, body, errors
+from console.api.devices import DeviceRoutes
 from console.api.health import HealthRoutes
 from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
@@ -69,12 +70,22 @@ def create_app(
     app.add_websocket("/v1/sessions/<session>/stream", "stream", socket.stream)
 
     operator = OperatorRoutes(service)
+    route("GET", "/status", operator.status)
+    route("GET", "/metrics", operator.metrics)
     route("GET", "/v1/limits", operator.limits)
     route("GET", "/v1/workers", operator.workers)
     route("POST", "/v1/workers/<worker>/drains", operator.start_drain)
     route("GET", "/v1/drains", operator.drains)
     route("GET", "/v1/drains/<drain>", operator.drain)
     route("DELETE", "/v1/drains/<drain>", operator.cancel_drain)
+
+    devices = DeviceRoutes(service)
+    route("GET", "/v1/devices", devices.index)
+    route("GET", "/v1/devices/<device>", devices.view)
+    route("POST", "/v1/devices/<device>/take-back", devices.take_back)
+    route("DELETE", "/v1/devices/<device>/take-back", devices.lend)
+    route("GET", "/v1/devices/<device>/samples", devices.samples)
+    route("GET", "/v1/devices/<device>/events", devices.events)
     return app
 
 

@@ -1,12 +1,13 @@
 """Every refusal as the same JSON, whoever refused: a route, Quart, werkzeug or a bug.
 
-`{"error": {"code", "message", "retryable"}}`. An internal error is logged by its type only (H183):
-its text and its traceback may hold a prompt.
+`{"error": {"code", "message", "retryable"}}`, with `retry_after_s` where that is known. An internal error is
+logged by its type only (H183): its text and its traceback may hold a prompt.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,6 +20,8 @@ from werkzeug.exceptions import HTTPException
 from swapd.errors import Code, SwapdError
 
 RETRY_AFTER_S: Final = 2
+"""Where nothing better is known."""
+MAX_RETRY_AFTER_S: Final = 3600
 JSON: Final = "application/json"
 
 log = logging.getLogger("swapd.http")
@@ -38,13 +41,26 @@ def reply(view: object, status: int = 200, headers: dict[str, str] | None = None
 
 
 def error_body(error: SwapdError) -> dict[str, object]:
-    return {"error": {"code": error.code, "message": error.sentence, "retryable": error.retryable}}
+    body: dict[str, object] = {
+        "code": error.code,
+        "message": error.sentence,
+        "retryable": error.retryable,
+    }
+    if error.retry_after_s is not None:
+        body["retry_after_s"] = retry_after(error)
+    return {"error": body}
+
+
+def retry_after(error: SwapdError) -> int:
+    """Whole seconds, at least one, until trying again may help (R60)."""
+    after_s = error.retry_after_s
+    return RETRY_AFTER_S if after_s is None else min(max(math.ceil(after_s), 1), MAX_RETRY_AFTER_S)
 
 
 def error_headers(error: SwapdError) -> dict[str, str]:
-    """Headers that belong to a refusal: when to come back (H41, H44), how to authenticate (H9)."""
+    """Headers that belong to a refusal: when to come back (H41, H44, R60), how to authenticate (H9)."""
     if error.retryable and error.status in (429, 503):
-        return {"Retry-After": str(RETRY_AFTER_S)}
+        return {"Retry-After": str(retry_after(error))}
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     return {}

@@ -232,6 +232,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     threshold_text: str | None
     """`Threshold 34%, rising toward 40% (learned from 52 h)` (R50)."""
     mode: str
+    """`calibrated`, `fixed`, or `off` where nothing is measured."""
     attendance: Literal["locked", "unlocked", "unknown"]
     attendance_detail: str | None
     profile: str | None
@@ -241,7 +242,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     reading_pct: float | None
     reading_age_s: float | None
     readings: str
-    """`ok`, or what is wrong: `failed`, `invalid`, `unsupported`, `asleep`, `missing`."""
+    """`ok`, or what is wrong: `failed`, `invalid`, `unsupported`, `asleep`, `missing`; `off` where nothing
+    is measured by configuration."""
     readings_detail: str | None
     profiles: dict[str, ProfileView]
     """By `locked` and `unlocked`; one, `unlocked`, on a headless machine (D34)."""

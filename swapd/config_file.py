@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from swapd import config_rules, host_checks
+from swapd import config_lending, config_rules, host_checks
 from swapd.config import Config
 from swapd.config_lines import Path as KeyPath
 from swapd.config_lines import key_lines, nearest_line, show_path
@@ -24,6 +24,8 @@ from swapd.config_rules import Problem
 from swapd.errors import Code, SwapdError
 
 MAX_CONFIG_BYTES: Final = 1 << 20
+RETIRED_CHOICES: Final = frozenset({"adaptive"})
+"""Still taken, no longer offered (R78)."""
 
 
 def parse_config(text: str, *, folder: Path, name: str) -> Config:
@@ -41,6 +43,7 @@ def parse_config(text: str, *, folder: Path, name: str) -> Config:
         assert isinstance(config, Config)
         found.extend(_written_empty(data))
         found.extend(config_rules.problems(config))
+        found.extend(config_lending.problems(config))
     if found:
         raise _refusal(found, key_lines(text), name)
     assert isinstance(config, Config)
@@ -52,8 +55,14 @@ def load_config(path: Path) -> tuple[Config, list[str]]:
 
     Raises as `parse_config`, and `model_missing`.
     """
-    config, mode = _read(Path(path))
-    return config, host_checks.check(config, mode=mode, name=path.name)
+    config, mode, text = _read(Path(path))
+    lines = key_lines(text)
+    if missing := list(host_checks.missing_cores(config)):
+        raise _refusal(missing, lines, path.name)
+    warnings = host_checks.check(config, mode=mode, name=path.name)
+    placed = list(config_lending.warnings(config))
+    # R98
+    return config, [*warnings, *_placed(placed, lines, path.name)]
 
 
 def read_config(path: Path) -> Config:
@@ -61,7 +70,7 @@ def read_config(path: Path) -> Config:
     return _read(Path(path))[0]
 
 
-def _read(path: Path) -> tuple[Config, int]:
+def _read(path: Path) -> tuple[Config, int, str]:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_CONFIG_BYTES + 1)
@@ -74,7 +83,7 @@ def _read(path: Path) -> tuple[Config, int]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise SwapdError(Code.CONFIG_INVALID, f"{path.name}: byte {error.start} is not UTF-8") from None
-    return parse_config(text, folder=path.resolve().parent, name=path.name), mode
+    return parse_config(text, folder=path.resolve().parent, name=path.name), mode, text
 
 
 def _struct(
@@ -120,7 +129,8 @@ def _value(hint: Any, value: object, path: KeyPath, found: list[Problem]) -> obj
 
 def _type_problem(hint: Any, error: msgspec.ValidationError) -> str:
     if typing.get_origin(hint) is typing.Literal:
-        return "must be one of " + ", ".join(f"'{choice}'" for choice in typing.get_args(hint))
+        choices = [choice for choice in typing.get_args(hint) if choice not in RETIRED_CHOICES]
+        return "must be one of " + ", ".join(f"'{choice}'" for choice in choices)
     # msgspec's other sentences name types, never values.
     text = str(error).replace("`", "").replace(" | null", "")
     return text[:1].lower() + text[1:]
@@ -145,27 +155,43 @@ def _written_empty(data: dict[str, Any]) -> list[Problem]:
 
 
 def _refusal(found: list[Problem], lines: dict[KeyPath, int], name: str) -> SwapdError:
-    def line(problem: Problem) -> int:
-        return nearest_line(lines, problem.path) or 0
-
-    first = min(found, key=line)
-    where = f"{name} line {line(first)}" if line(first) else name
+    first = min(found, key=lambda problem: nearest_line(lines, problem.path) or 0)
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return SwapdError(first.code, f"{where}: {first.text}{more}")
+    return SwapdError(first.code, f"{_said(first, lines, name)}{more}")
+
+
+def _placed(found: list[Problem], lines: dict[KeyPath, int], name: str) -> list[str]:
+    """Write each warning with its line, in the order of the file."""
+    found.sort(key=lambda problem: nearest_line(lines, problem.path) or 0)
+    return [_said(problem, lines, name) for problem in found]
+
+
+def _said(problem: Problem, lines: dict[KeyPath, int], name: str) -> str:
+    line = nearest_line(lines, problem.path)
+    return f"{name}{f' line {line}' if line else ''}: {problem.text}"
 
 
 def _resolve(config: Config, folder: Path) -> Config:
+    lent_cores = {device.name: device.cores for device in config.devices}
     models = tuple(msgspec.structs.replace(model, path=str(folder / model.path)) for model in config.models)
     workers = tuple(
-        msgspec.structs.replace(worker, python=str(folder / worker.python))
-        if worker.python is not None and "/" in worker.python
-        else worker
+        msgspec.structs.replace(
+            worker,
+            python=str(folder / worker.python) if worker.python and "/" in worker.python else worker.python,
+            # Cores that are not lent are the owner's: no worker of a lent set strays from it.
+            cores=worker.cores or lent_cores.get(worker.device, ()),
+        )
         for worker in config.workers
     )
+    owner = config.owner
+    if (state_file := owner.gpu_pressure.state_file) is not None:
+        pressure = msgspec.structs.replace(owner.gpu_pressure, state_file=str(folder / state_file))
+        owner = msgspec.structs.replace(owner, gpu_pressure=pressure)
     return msgspec.structs.replace(
         config,
         workers=workers,
         database_path=str(folder / config.database_path),
         socket_dir=str(folder / config.socket_dir),
         models=models,
+        owner=owner,
     )

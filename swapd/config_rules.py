@@ -18,6 +18,8 @@ from swapd.config import (
     CredentialConfig,
     LimitConfig,
     ModelConfig,
+    OwnerConfig,
+    PressureConfig,
     SimConfig,
     TimerConfig,
     WorkerConfig,
@@ -26,7 +28,7 @@ from swapd.config_lines import Path
 from swapd.errors import Code
 
 WORKER_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
-RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator"})
+RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator", "sampler-nvml", "sampler-cpu"})
 """A worker's files are `<id>.sock`, `<id>.lock`…; these would be the service's own: libzmq steals paths."""
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ALIAS: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -36,7 +38,9 @@ SHORT_TOKEN_CHARS: Final = 16
 
 KIB: Final = 1 << 10
 TIB: Final = 1 << 40
+HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0
+PERCENT: Final = (0.0, 100.0)
 TIMER_RANGE_S: Final = (0.001, DAY_S)
 
 
@@ -86,6 +90,26 @@ RANGES: Final[dict[type[msgspec.Struct], dict[str, tuple[float, float]]]] = {
         "max_stop_strings": (0, 64),
         "max_stop_length": (1, 4096),
         "max_connections": (1, 65536),
+    },
+    OwnerConfig: {
+        "resume_after_s": (0.0, DAY_S),
+        "finish_s": (0.0, DAY_S),
+        "quiet_lead_s": (0.0, DAY_S),
+        "min_free_mib": (0, 1 << 20),
+    },
+    PressureConfig: {
+        "threshold_pct": PERCENT,
+        "learn_quantile": (0.01, 1.0),
+        "learn_half_life_h": (0.001, 87_600.0),
+        "margin_pct": PERCENT,
+        "floor_pct": PERCENT,
+        "cap_pct": PERCENT,
+        "raise_pct_per_h": (0.0, 1e6),
+        "warmup_samples": (1, 1_000_000),
+        "poll_ms": (50, 600_000),
+        "sustain_s": (0.0, HOUR_S),
+        "release_band_pct": PERCENT,
+        "release_s": (0.0, HOUR_S),
     },
 }
 """Smallest and largest value of each number (H42, H164-H176)."""

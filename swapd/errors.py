@@ -87,12 +87,14 @@ class Code(StrEnum):
     WORKER_LOCK_HELD = "worker_lock_held"
     SOCKET_PATH_TOO_LONG = "socket_path_too_long"
     CONFIG_INVALID = "config_invalid"
+    PLATFORM_UNSUPPORTED = "platform_unsupported"
     MODEL_MISSING = "model_missing"
     MODEL_UNSUPPORTED = "model_unsupported"
     ENGINE_UNCHECKED = "engine_unchecked"
     ENGINE_REFUSED = "engine_refused"
     STORE_FAILED = "store_failed"
     SCHEMA_NEWER = "schema_newer"
+    CALIBRATION_UNUSABLE = "calibration_unusable"
     INTERNAL = "internal"
 
 
@@ -182,22 +184,28 @@ REASONS: Final[dict[Code, Reason]] = {
         422, False, "The socket path is too long; choose a shorter socket_dir."
     ),
     Code.CONFIG_INVALID: Reason(422, False, "The configuration is not valid."),
+    Code.PLATFORM_UNSUPPORTED: Reason(422, False, "swapd runs on Linux, not on this system."),
     Code.MODEL_MISSING: Reason(422, False, "The model folder is not there or not complete."),
     Code.MODEL_UNSUPPORTED: Reason(422, False, "This model's attention layout cannot be moved."),
     Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
     Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
     Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
+    Code.CALIBRATION_UNUSABLE: Reason(409, False, "The saved calibration cannot be used."),
     Code.INTERNAL: Reason(500, True, "An internal error was logged."),
 }
 
 
 class SwapdError(Exception):
-    """A refusal with a stable code; `detail` adds names and numbers for people."""
+    """A refusal with a stable code; `detail` adds names and numbers for people.
 
-    def __init__(self, code: Code, detail: str = "") -> None:
+    `retry_after_s` says when trying again may help, where that is known.
+    """
+
+    def __init__(self, code: Code, detail: str = "", retry_after_s: float | None = None) -> None:
         self.code = code
         self.detail = detail
+        self.retry_after_s = retry_after_s
         super().__init__(self.sentence)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from swapd.api import DrainView
+from swapd.api import DeviceEvent, DrainView
 from swapd.messages.from_worker import Inventory, Tokens
 from swapd.messages.generation import Owner
 from swapd.messages.to_worker import Grant
@@ -67,6 +67,12 @@ class Hooks:
                 "sessions": len(view.sessions),
                 "moved": sum(s.outcome == "completed_native" for s in view.sessions),
             },
+        )
+
+    def device(self, event: DeviceEvent) -> None:
+        self._bus.publish(
+            "device",
+            {"device": event.device, "kind": event.kind, "why": event.why, "seconds": event.seconds},
         )
 
     def _session(self, kind: str, session: LiveSession) -> None:

@@ -6,17 +6,20 @@ import hashlib
 import os
 import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from swapd.config import Config, ModelConfig
-from swapd.config_rules import SHORT_TOKEN_CHARS, is_loopback
+from swapd.config_rules import SHORT_TOKEN_CHARS, Problem, is_loopback
 from swapd.errors import Code, SwapdError
 
 MIB: Final = 1 << 20
 CAP_IPC_LOCK_BIT: Final = 14
 IPC_PATH_MAX_BYTES: Final = 107
 """What fits into `sockaddr_un` beside its NUL (H105)."""
+
+ONLINE_CORES_PATH: Final = Path("/sys/devices/system/cpu/online")
 
 SELF_CERTIFY_WARNING: Final = (
     "self_certify = true: native moves run on equal fingerprints alone, without evidence; "
@@ -46,6 +49,46 @@ def check(config: Config, *, mode: int, name: str) -> list[str]:
         for model in config.models:
             _model_folder(model)
     return warnings
+
+
+def missing_cores(config: Config) -> Iterator[Problem]:
+    """Cores that are to be lent and that this host does not have."""
+    online = online_cores()
+    for index, device in enumerate(config.devices):
+        for number, core in enumerate(device.cores):
+            if core not in online:
+                yield Problem(
+                    ("devices", index, "cores", number),
+                    f"this machine has no core {core} (it has {show_cores(online)})",
+                )
+
+
+def online_cores() -> frozenset[int]:
+    """The cores that run now, also those that this process may not use."""
+    try:
+        return parse_cores(ONLINE_CORES_PATH.read_text())
+    except (OSError, ValueError):
+        return frozenset(range(os.cpu_count() or 1))
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """Read a list of cores as the kernel writes it: `0-3,8`. Raises `ValueError`."""
+    cores: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return frozenset(cores)
+
+
+def show_cores(cores: frozenset[int]) -> str:
+    """Write cores as the kernel does."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1][1:] = [core]
+        else:
+            runs.append([core])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _readable_tokens(config: Config, mode: int, name: str) -> list[str]:

@@ -43,6 +43,10 @@ ALLOWED_FIELDS: Final = frozenset(
         *("after_s", "delay_s", "deadline_s", "grace_s", "timeout_s", "uptime_s", "took_s", "silent_s"),
         *("pid", "exit_code", "fd", "fds", "threads", "host", "port", "rows", "schema", "window_tokens"),
         *("dropped", "refused", "fenced", "reopened", "lines", "warning", "errno"),
+        # what is learned of a device, and what follows from it
+        *("attendance", "profile", "result", "reading_pct", "baseline_pct", "target_pct", "threshold_pct"),
+        *("calibrated", "engaged", "hint", "credited_s", "above_s", "below_s", "learned_s"),
+        *("learned_samples", "warmup_have", "migrated_legacy_baseline", "invalid_profile"),
         # places that the configuration names
         *("path", "socket_dir", "endpoint", "database"),
     }
@@ -60,6 +64,14 @@ class LogStatistics(msgspec.Struct, frozen=True):
 
     lines: int
     fields_dropped: int
+
+
+def log_statistics() -> LogStatistics:
+    """Those of the filter that this process logs through; zeros where `configure_logging` was not called."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, AllowlistFormatter):
+            return handler.formatter.statistics()
+    return LogStatistics(0, 0)
 
 
 _BORN_WITH: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}

@@ -28,6 +28,9 @@ from swapd.config import Config
 from swapd.config_file import load_config
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
+from swapd.lending.desk import LendingDesk
+from swapd.lending.quiet_clock import QuietClock
+from swapd.lending.sources import DeviceSources
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.ops.bus import EventBus
@@ -74,7 +77,7 @@ async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lam
     arena, arena_refusal = _arena(config)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        await Coordinator(config, store, tokenizer, arena, arena_refusal, context).run(announce)
+        await Coordinator(config, config_path, store, tokenizer, arena, arena_refusal, context).run(announce)
     finally:
         context.destroy(linger=0)
         if arena is not None:
@@ -88,6 +91,7 @@ class Coordinator:
     def __init__(
         self,
         config: Config,
+        config_path: Path,
         store: Store,
         tokenizer: Tokenizer,
         arena: Arena | None,
@@ -121,6 +125,17 @@ class Coordinator:
             arena_refusal,
         )
         self.keeper = Keeper(config, self.table)
+        self.desk = LendingDesk(
+            config,
+            self.table,
+            self.admission,
+            self.recovery,
+            self.supervisor,
+            self.links,
+            quiet=QuietClock(config.owner),
+        )
+        if config.devices:
+            self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
         self.service = SwapdService(
             config,
             store,
@@ -130,9 +145,11 @@ class Coordinator:
             self.recovery,
             self.supervisor,
             self.links,
+            self.desk,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
         self.supervisor.on_drain = self.hooks.drain
+        self.desk.diary.on_event = self.hooks.device
         if arena_refusal is not None:
             log.error("no arena: sessions stay where they are", extra={"reason": arena_refusal.sentence})
 
@@ -150,8 +167,10 @@ class Coordinator:
                     await actors.start(self.supervisor.run)
                     await actors.start(self.keeper.run)
                     await self._resume_drains()
+                    await self.desk.load()
                     for link in self.links.values():
                         await actors.start(link.run)
+                    await actors.start(self.desk.run)
                     async with trio.open_nursery() as doors:
                         await self._open_doors(doors, announce)
                         await asked.wait()
@@ -194,9 +213,8 @@ class Coordinator:
     async def _stop_doors(self, doors: trio.Nursery) -> None:
         """Streams end with their cursors intact, then the doors close whatever their clients do (H230)."""
         self.service.stop()
-        # HTTP ends by itself when its connections have, within its own grace; the rest ends here.
-        await trio.sleep(GRACEFUL_S)
-        doors.cancel_scope.cancel()
+        # Each door ends by itself once its last client has its answer.
+        doors.cancel_scope.deadline = trio.current_time() + GRACEFUL_S
 
     async def _stop_workers(self) -> None:
         choice = self.config.stop_workers

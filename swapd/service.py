@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Sequence
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import trio
 
+import swapd
 from swapd.api import (
     Caller,
     DeviceEvent,
@@ -28,18 +32,29 @@ from swapd.api import (
 )
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
+from swapd.lending.desk import LendingDesk
+from swapd.lending.device import LentDevice
+from swapd.lending.take_back import check_take_back
+from swapd.lending.view import device_view
 from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.to_worker import Schedule
 from swapd.migration.drains import check_deadline
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
+from swapd.scrape import Parts, Scrape, put_device, put_service
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
+from swapd.store.devices import SAMPLES_KEPT_S
+from swapd.store.devices import device_events as load_events
+from swapd.store.devices import samples as load_samples
 from swapd.store.writer import Store
 from swapd.worker.link import WorkerLink
+
+EVENTS_SHOWN: Final = 200
+"""Of one device, newest first."""
 
 
 class SwapdService:
@@ -55,6 +70,10 @@ class SwapdService:
         recovery: Recovery,
         supervisor: MigrationSupervisor,
         links: dict[str, WorkerLink],
+        desk: LendingDesk | None = None,
+        *,
+        wall: Callable[[], float] = time.time,
+        strict_metrics: bool = False,
     ) -> None:
         self._config = config
         self._store = store
@@ -64,6 +83,11 @@ class SwapdService:
         self._recovery = recovery
         self._supervisor = supervisor
         self._links = links
+        self._desk = desk
+        self._wall = wall
+        self._strict_metrics = strict_metrics
+        self._refusals: Counter[str] = Counter()
+        admission.refusal = self._refusal
         self._stopping = trio.Event()
         self._credentials = [
             (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
@@ -86,8 +110,12 @@ class SwapdService:
     # Sessions --------------------------------------------------------------------------------
 
     async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
-        self._check_ready()
-        return (await self._admission.admit(caller, request)).view()
+        try:
+            self._check_ready()
+            return (await self._admission.admit(caller, request)).view()
+        except SwapdError as error:
+            self._refusals[error.code] += 1
+            raise
 
     async def session(self, caller: Caller, session: str) -> SessionView:
         return (await self._find(caller, session)).view()
@@ -151,30 +179,6 @@ class SwapdService:
         _operator(caller)
         return await self._supervisor.cancel(drain)
 
-    async def status(self, caller: Caller) -> StatusView:
-        raise NotImplementedError
-
-    async def devices(self, caller: Caller) -> Sequence[DeviceView]:
-        raise NotImplementedError
-
-    async def device(self, caller: Caller, device: str) -> DeviceView:
-        raise NotImplementedError
-
-    async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
-        raise NotImplementedError
-
-    async def lend(self, caller: Caller, device: str) -> DeviceView:
-        raise NotImplementedError
-
-    async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
-        raise NotImplementedError
-
-    async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
-        raise NotImplementedError
-
-    def metrics(self, caller: Caller) -> bytes:
-        raise NotImplementedError
-
     async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
         _operator(caller)
         link = self._links.get(worker)
@@ -205,7 +209,98 @@ class SwapdService:
             stats=msgspec.to_builtins(stats) if stats is not None else {},
         )
 
+    # Lent devices ----------------------------------------------------------------------------
+
+    async def devices(self, caller: Caller) -> Sequence[DeviceView]:
+        _operator(caller)
+        return self._device_views()
+
+    async def device(self, caller: Caller, device: str) -> DeviceView:
+        _operator(caller)
+        return self._device_view(self._find_device(device))
+
+    async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
+        _operator(caller)
+        found = self._find_device(device)
+        request = check_take_back(request)
+        if self._desk is not None:
+            await self._desk.take_back(found.name, request)
+        return self._device_view(found)
+
+    async def lend(self, caller: Caller, device: str) -> DeviceView:
+        _operator(caller)
+        found = self._find_device(device)
+        if self._desk is not None:
+            await self._desk.lend(found.name)
+        return self._device_view(found)
+
+    async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
+        _operator(caller)
+        name = self._find_device(device).name
+        if not 0 <= since < math.inf:
+            raise SwapdError(Code.INVALID_REQUEST, "since is a time in seconds since 1970")
+        since = max(since, self._wall() - SAMPLES_KEPT_S)
+        return await self._store.read(lambda db: load_samples(db, name, since))
+
+    async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
+        _operator(caller)
+        name = self._find_device(device).name
+        return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
+
+    def _find_device(self, device: str) -> LentDevice:
+        if self._desk is None:
+            raise SwapdError(Code.DEVICE_UNKNOWN, "no [[devices]] are configured")
+        return self._desk.device(device)
+
+    def _device_views(self) -> list[DeviceView]:
+        devices = self._desk.devices.values() if self._desk is not None else ()
+        return [self._device_view(device) for device in devices]
+
+    def _device_view(self, device: LentDevice) -> DeviceView:
+        now_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return device_view(device, self._config, self._wall(), now_boot)
+
+    def _refusal(self) -> SwapdError | None:
+        """Why no device is lent, if that is why nobody admits (R60)."""
+        refusal = self._desk.refusal() if self._desk is not None else None
+        return None if refusal is None else SwapdError(*refusal)
+
     # The service as a whole ------------------------------------------------------------------
+
+    async def status(self, caller: Caller) -> StatusView:
+        _operator(caller)
+        ready = self.readiness()
+        drains = [view for view in await self._supervisor.views() if view.finished_at is None]
+        return StatusView(
+            version=swapd.__version__,
+            ready=ready.ready,
+            reasons=ready.reasons,
+            consent=self._config.owner.consent,
+            devices=tuple(self._device_views()),
+            workers=tuple(self._worker(link) for link in self._links.values()),
+            sessions=dict(Counter[str](session.record.state for session in self._table)),
+            drains=tuple(drains),
+        )
+
+    def metrics(self, caller: Caller) -> bytes:
+        _operator(caller)
+        lent = self._desk.devices if self._desk is not None else {}
+        scrape = Scrape(tuple(lent), strict=self._strict_metrics)
+        put_service(
+            scrape,
+            Parts(
+                self._table,
+                self._ledger,
+                self._recovery,
+                self._supervisor,
+                self._links,
+                self._refusals,
+                self.readiness().ready,
+            ),
+        )
+        for device in lent.values():
+            put_device(scrape, self._device_view(device), device.readings)
+        return scrape.text()
 
     def readiness(self) -> Readiness:
         reasons = []
@@ -217,6 +312,8 @@ class SwapdService:
             reasons.append("reconciling")
         if not any(self._admission.admitting(name) for name in self._links):
             reasons.append(str(Code.NO_ADMITTING_WORKER))
+        if self._desk is not None:
+            reasons.extend(self._desk.unready())  # R61
         return Readiness(not reasons, tuple(reasons))
 
     def limits(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from swapd import config
 from swapd.cli import main
+from swapd.config_rules import RANGES
 from swapd.messages import ops
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -22,6 +23,9 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "`[[workers]]`": config.WorkerConfig,
     "`[[models]]`": config.ModelConfig,
     "`[[credentials]]`": config.CredentialConfig,
+    "`[[devices]]`": config.DeviceConfig,
+    "`[owner]`": config.OwnerConfig,
+    "`[owner.gpu_pressure]`": config.PressureConfig,
     "`[timers]`": config.TimerConfig,
     "`[limits]`": config.LimitConfig,
     "`[sim]`": config.SimConfig,
@@ -45,8 +49,18 @@ def rows(head: str) -> dict[str, str]:
 def test_every_setting_is_documented_in_its_section_and_nothing_else_is(head: str) -> None:
     """H118."""
     fields = {field.name for field in msgspec.structs.fields(SECTIONS[head])}
-    nested = {"workers", "models", "credentials", "timers", "limits", "sim"}
-    assert set(rows(head)) == fields - (nested if head == "The service" else set())
+    nested = {
+        "workers",
+        "models",
+        "credentials",
+        "devices",
+        "owner",
+        "gpu_pressure",
+        "timers",
+        "limits",
+        "sim",
+    }
+    assert set(rows(head)) == fields - nested
 
 
 @pytest.mark.parametrize("head", SECTIONS)
@@ -69,6 +83,21 @@ def test_documented_defaults_are_the_real_ones(head: str) -> None:
             assert told == f"`{quoted}`", field.name
 
 
+@pytest.mark.parametrize("head", ["`[owner]`", "`[owner.gpu_pressure]`"])
+def test_documented_ranges_of_lending_are_the_real_ones(head: str) -> None:
+    found = re.findall(
+        r"^\| `(\w+)` \| [^|]+ \| ([\d.]+) to (a day|[\d.]+) \|", section(CONFIGURATION, head), re.MULTILINE
+    )
+    told = {key: (float(low), 86_400.0 if high == "a day" else float(high)) for key, low, high in found}
+    assert {key: bounds for key, bounds in told.items() if key != "borrower_ports"} == RANGES[SECTIONS[head]]
+
+
+def test_the_limits_of_learned_pressure_are_told() -> None:
+    """R9: a load below the threshold is never the owner's need, and the page says so."""
+    told = " ".join(section(CONFIGURATION, "`[owner.gpu_pressure]`").split())
+    assert "A load below the threshold never takes the device back, however long it lasts" in told
+
+
 def test_the_example_is_a_configuration_that_is_taken() -> None:
     from swapd.config_file import parse_config
 
@@ -83,9 +112,11 @@ def test_every_command_has_its_section() -> None:
 
 
 def test_every_option_that_the_page_names_exists() -> None:
+    groups = [main, *(each for each in main.commands.values() if isinstance(each, click.Group))]
     known = {
         option
-        for command in main.commands.values()
+        for group in groups
+        for command in group.commands.values()
         for parameter in command.params
         if isinstance(parameter, click.Option)
         for option in parameter.opts

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from swapd import host_checks
 from swapd.config_file import load_config
 from swapd.errors import SwapdError
 from swapd.quickstart import state as quickstart
@@ -62,9 +63,14 @@ def test_its_configuration_is_one_that_serve_takes(
     ],
 )
 def test_it_lends_each_workers_core_where_there_are_two(
-    folder: Path, cores: list[int], lend: bool, expected: list[tuple[str, tuple[int, ...]]]
+    folder: Path,
+    cores: list[int],
+    lend: bool,
+    expected: list[tuple[str, tuple[int, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """D40: the quickstart's configuration gives the owner's consent."""
+    monkeypatch.setattr(host_checks, "online_cores", lambda: frozenset(range(8)))
     state = open_state(folder)
     write_config(state, model=model_in(folder), port=8080, cores=cores, lend=lend)
     config, _ = load_config(state.config_path)

@@ -1,6 +1,8 @@
-"""What an operator may see and do: workers and drains."""
+"""What an operator may see and do: the service as a whole, workers and drains."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 from quart import Response, request
@@ -9,6 +11,8 @@ from console import auth
 from console.body import read_optional_json
 from console.errors import reply
 from swapd.api import DrainMode, DrainOrigin, Service
+
+METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
 
 class NewDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,6 +28,16 @@ class OperatorRoutes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+
+    async def status(self) -> Response:
+        """What an owner or operator asks first, devices before all."""
+        who = auth.operator(self._service, request.headers)
+        return reply(await self._service.status(who))
+
+    async def metrics(self) -> Response:
+        """Prometheus text (H177)."""
+        who = auth.operator(self._service, request.headers)
+        return Response(self._service.metrics(who), 200, content_type=METRICS_TYPE)
 
     async def workers(self) -> Response:
         who = auth.operator(self._service, request.headers)

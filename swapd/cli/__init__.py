@@ -10,10 +10,12 @@ import click
 
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
+from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
+from swapd.cli.lending import devices, lend, take_back
 from swapd.cli.replaying import replay_readings
-from swapd.cli.serving import check_config, quickstart, serve, worker
+from swapd.cli.serving import check_config, quickstart, sampler, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
 
 
@@ -32,13 +34,18 @@ for command in (
     quickstart,
     serve,
     worker,
+    sampler,
     check_config,
     status,
+    devices,
+    take_back,
+    lend,
     generate,
     sessions,
     drain,
     drains,
     cancel,
+    calibration,
     replay_readings,
 ):
     main.add_command(command)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from swapd.api import DrainView, SessionView, WorkerView
+from swapd.api import DeviceView, DrainView, SessionView, WorkerView
 
 
 def print_json(value: Any) -> None:
@@ -100,6 +100,59 @@ def print_outcomes(drain: DrainView) -> None:
             for each in drain.sessions
         ],
     )
+
+
+def print_devices(devices: Sequence[DeviceView]) -> None:
+    print_table(
+        ("DEVICE", "KIND", "STATE", "ADMITS", "LOAD %", "THRESHOLD %", "ATTENDANCE", "FREE IN S", "WHY"),
+        [
+            (
+                view.name,
+                view.kind,
+                view.state,
+                view.admitting,
+                view.reading_pct,
+                None if view.threshold_pct is msgspec.UNSET else view.threshold_pct,
+                view.attendance,
+                view.last_give_back.free_in_s if view.last_give_back is not None else None,
+                view.sentence,
+            )
+            for view in devices
+        ],
+    )
+
+
+def device_text(view: DeviceView) -> str:
+    """State and reason in one sentence: `refused: learning: 12 of 60 readings`."""
+    return f"{view.state}: {view.sentence}" if view.sentence and view.sentence != view.state else view.state
+
+
+def given_back_text(view: DeviceView) -> str:
+    """How a wait for a free device ended."""
+    given = view.last_give_back
+    if view.state != "free":
+        return device_text(view)
+    return f"free in {given.free_in_s:.1f} s" if given is not None and given.free_in_s is not None else "free"
+
+
+def device_lines(view: DeviceView) -> list[str]:
+    """What `swapd status` tells of a device: the sentence, then what stands behind it (R50, R62)."""
+    lines = [f"{view.name} is {device_text(view)}"]
+    load = f"load {view.reading_pct:.0f} %" if view.reading_pct is not None else f"readings {view.readings}"
+    if view.readings_detail is not None:
+        load += f" ({view.readings_detail})"
+    lines.append("; ".join(part for part in (load, view.threshold_text, view.hint or None) if part))
+    for name, profile in view.profiles.items():
+        if not profile.calibrated:
+            progress = f"{profile.warmup_have} of {profile.warmup_samples} readings"
+            lines.append(f"calibrating while {name}: {progress}")
+    detail = f" ({view.attendance_detail})" if view.attendance_detail is not None else ""
+    lines.append(f"attendance {view.attendance}{detail}")
+    given = view.last_give_back
+    if given is not None:
+        free = f"free in {given.free_in_s:.1f} s" if given.free_in_s is not None else "not free yet"
+        lines.append(f"last given back: {free} ({given.why})")
+    return [lines[0], *(f"  {line}" for line in lines[1:])]
 
 
 def settled(drain: DrainView) -> int:

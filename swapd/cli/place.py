@@ -54,13 +54,19 @@ def find(config: Path | None, socket_dir: Path | None) -> Place:
 def require_config(config: Path | None) -> Config:
     """Read the configuration that was named, or the one in this folder, or the quickstart's."""
     from swapd.config_file import read_config
+
+    return read_config(config_path(config))
+
+
+def config_path(config: Path | None) -> Path:
+    """Where that configuration is. Raises `config_invalid` when none is named and there is none."""
     from swapd.quickstart.state import default_folder
 
     if config is not None:
-        return read_config(config)
+        return config
     for path in (Path(DEFAULT_CONFIG), default_folder() / DEFAULT_CONFIG):
         if path.exists():
-            return read_config(path)
+            return path
     raise SwapdError(
         Code.CONFIG_INVALID,
         f"there is no ./{DEFAULT_CONFIG} and no quickstart has run; "

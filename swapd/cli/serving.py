@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,17 @@ from swapd.errors import Code, SwapdError
 
 if TYPE_CHECKING:
     from swapd.worker.settings import WorkerSettings
+
+
+def refuse_windows(platform: str) -> None:
+    """Refuse to run on Windows, in a sentence instead of a failed import (D35). `platform` is `sys.platform`.
+
+    Raises `platform_unsupported`.
+    """
+    if platform in ("win32", "cygwin", "msys"):
+        raise SwapdError(
+            Code.PLATFORM_UNSUPPORTED, "on Windows use a Linux machine; WSL hides who uses the GPU"
+        )
 
 
 @click.command(short_help="Run the service of a configuration.")
@@ -29,6 +41,7 @@ def serve(config: Path) -> None:
 
     SIGTERM or Ctrl-C stops it; sessions that run go on in their workers and are taken up at the next start.
     """
+    refuse_windows(sys.platform)
     import trio
 
     from swapd.log import configure_logging
@@ -66,6 +79,7 @@ def worker(settings: Path | None, **options: Any) -> None:
 
     Prints one JSON line when it is ready. Its settings come from --settings or from the other options.
     """
+    refuse_windows(sys.platform)
     from swapd.log import configure_logging
     from swapd.worker.process import leave, run_worker
     from swapd.worker.settings import load_settings
@@ -107,6 +121,17 @@ def _settings(options: dict[str, Any]) -> WorkerSettings:
         )
     except ValueError as error:
         raise SwapdError(Code.INVALID_REQUEST, str(error)) from None
+
+
+@click.command(hidden=True, short_help="Measure devices for the service, which starts it.")
+@click.option("--settings", type=click.Path(path_type=Path), required=True, help="As the service writes it.")
+def sampler(settings: Path) -> None:
+    """Measure the devices of one kind whenever the service asks. The service starts it; people need not."""
+    from swapd.devices.sampler import load_sampler_settings, run_sampler
+    from swapd.log import configure_logging
+
+    configure_logging()
+    run_sampler(load_sampler_settings(str(settings)))
 
 
 @click.command("check-config", short_help="Check a configuration without starting anything.")
@@ -161,6 +186,7 @@ def quickstart(once: bool, port: int, folder: Path | None, json_path: Path | Non
     Prints the address, a token and commands to try, and serves until Ctrl-C. With --once it moves one
     running generation between the workers instead; the last line of its output is a JSON report.
     """
+    refuse_windows(sys.platform)
     from swapd.quickstart import run_quickstart
 
     status = run_quickstart(once=once, port=port, folder=folder, json_path=json_path)

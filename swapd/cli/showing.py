@@ -10,11 +10,11 @@ from swapd.cli import place
 from swapd.cli.boundary import EXIT_NOT_AS_ASKED, refusals_as_json
 
 
-@click.command(short_help="Show workers, sessions and running drains.")
+@click.command(short_help="Show devices, workers, sessions and running drains.")
 @place.place_options
 @place.json_option
 def status(config: Path | None, socket_dir: Path | None, as_json: bool) -> None:
-    """Show whether the service is ready, its workers, sessions and running drains.
+    """Show whether the service is ready, its devices, workers, sessions and running drains.
 
     Exits with 1 when it answers but is not ready.
     """
@@ -28,6 +28,10 @@ def status(config: Path | None, socket_dir: Path | None, as_json: bool) -> None:
     else:
         ready = "ready" if answer.readiness.ready else "not ready: " + ", ".join(answer.readiness.reasons)
         click.echo(f"swapd {answer.version}, process {answer.pid}, {ready}\n")
+        for device in answer.devices:
+            click.echo("\n".join(output.device_lines(device)))
+        if answer.devices:
+            click.echo()
         output.print_workers(answer.workers)
         counts = ", ".join(f"{count} {state}" for state, count in sorted(answer.sessions.items()))
         click.echo(f"\nsessions: {counts or 'none'}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from swapd.api import GiveBackView, TakenBack
@@ -42,6 +43,8 @@ class LentDevice:
     valid_at_s: float | None = None
     """When the newest valid reading was taken (R59); by the tracker."""
     decision: Decision | None = None
+    readings: Counter[str] = field(default_factory=Counter)
+    """Measurements by `Measurement.result` since start; by the tracker, one for each."""
     attendance: Attendance = "unknown"
     attendance_detail: str | None = None
     game: bool = False

@@ -61,6 +61,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
     fenced: int
     recomputed_tokens: int
     """Prompt and output positions computed by prefill for sessions that came with outputs."""
+    swept: int = 0
+    """Imports that nobody completed, freed by the sweep."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

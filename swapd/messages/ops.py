@@ -11,7 +11,17 @@ from typing import Final
 
 import msgspec
 
-from swapd.api import DrainView, NewSession, Readiness, SessionView, WorkerView
+from swapd.api import (
+    DeviceEvent,
+    DeviceView,
+    DrainView,
+    NewSession,
+    Readiness,
+    SamplePoint,
+    SessionView,
+    TakeBack,
+    WorkerView,
+)
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
 
@@ -30,7 +40,7 @@ class Ping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ping"):
 
 
 class Status(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="status"):
-    """Readiness, workers and counts in one answer: `StatusAnswer`."""
+    """Readiness, devices, workers and counts in one answer: `StatusAnswer`."""
 
 
 class Workers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="workers"):
@@ -95,6 +105,46 @@ class CancelDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     drain: str
 
 
+class Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="devices"):
+    """Answer: `DevicesAnswer`."""
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="device"):
+    """Answer: `DeviceAnswer`."""
+
+    device: str
+
+
+class TakeDeviceBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="take_back"):
+    """Give a device to its owner now. Answer: `DeviceAnswer`, once that is durable."""
+
+    device: str
+    request: TakeBack = TakeBack()
+
+
+class Lend(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lend"):
+    """End a take-back. Answer: `DeviceAnswer`."""
+
+    device: str
+
+
+class Samples(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="samples"):
+    """Readings of the last six hours from `since` (seconds since 1970) on. Answer: `SamplesAnswer`."""
+
+    device: str
+    since: float = 0.0
+
+
+class DeviceEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="device_events"):
+    """What happened to a device, newest first. Answer: `DeviceEventsAnswer`."""
+
+    device: str
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="metrics"):
+    """The text of `GET /metrics`. Answer: `MetricsAnswer`."""
+
+
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="schedule"):
     """Take the oldest steps that a worker recorded (`record_schedule`). Answer: `ScheduleAnswer`."""
 
@@ -114,6 +164,13 @@ OpsCommand = (
     | Drain
     | Drains
     | CancelDrain
+    | Devices
+    | Device
+    | TakeDeviceBack
+    | Lend
+    | Samples
+    | DeviceEvents
+    | Metrics
     | Schedule
 )
 
@@ -124,7 +181,10 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status"):
-    """`sessions` counts nonterminal ones by state, `ops` is the ops server's own statistics."""
+    """`StatusView` and what only this socket tells: `pid`, and in `ops` the ops server's own statistics.
+
+    `ready` and `reasons` are also in `readiness`. `sessions` counts nonterminal ones by state.
+    """
 
     version: str
     pid: int
@@ -134,6 +194,10 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag="status"):
     sessions: dict[str, int]
     drains: tuple[DrainView, ...]
     ops: dict[str, int]
+    ready: bool
+    reasons: tuple[str, ...]
+    consent: bool
+    devices: tuple[DeviceView, ...]
 
 
 class WorkersAnswer(msgspec.Struct, frozen=True, tag="workers"):
@@ -172,6 +236,30 @@ class DrainsAnswer(msgspec.Struct, frozen=True, tag="drains"):
     drains: tuple[DrainView, ...]
 
 
+class DevicesAnswer(msgspec.Struct, frozen=True, tag="devices"):
+    devices: tuple[DeviceView, ...]
+
+
+class DeviceAnswer(msgspec.Struct, frozen=True, tag="device"):
+    device: DeviceView
+
+
+class SamplesAnswer(msgspec.Struct, frozen=True, tag="samples"):
+    """Oldest first."""
+
+    samples: tuple[SamplePoint, ...]
+
+
+class DeviceEventsAnswer(msgspec.Struct, frozen=True, tag="device_events"):
+    """Newest first."""
+
+    events: tuple[DeviceEvent, ...]
+
+
+class MetricsAnswer(msgspec.Struct, frozen=True, tag="metrics"):
+    text: str
+
+
 class ScheduleAnswer(msgspec.Struct, frozen=True, tag="schedule"):
     """Steps in order, forgotten by the worker with this answer; empty when none are left."""
 
@@ -185,6 +273,7 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     message: str
     retryable: bool
     detail: str = ""
+    retry_after_s: float | None = None
 
 
 OpsAnswer = (
@@ -196,6 +285,11 @@ OpsAnswer = (
     | EventsAnswer
     | DrainAnswer
     | DrainsAnswer
+    | DevicesAnswer
+    | DeviceAnswer
+    | SamplesAnswer
+    | DeviceEventsAnswer
+    | MetricsAnswer
     | ScheduleAnswer
     | Error
 )
@@ -306,4 +400,4 @@ def decode_state_event(frame: bytes) -> StateEvent:
 
 
 def refusal(error: SwapdError) -> Error:
-    return Error(error.code, error.sentence, error.retryable, error.detail)
+    return Error(error.code, error.sentence, error.retryable, error.detail, error.retry_after_s)

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from swapd.errors import Code, SwapdError
+
 SAMPLER_VERSION: Final = 1
 MAX_SAMPLER_FRAME_BYTES: Final = 1 << 20
 
@@ -92,3 +94,48 @@ class SampledDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     selector: str | None = None
     cores: tuple[int, ...] = ()
+
+
+_samples = msgspec.json.Decoder(Sample)
+_measured = msgspec.json.Decoder(Measured)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_sampling(message: Sample | Measured) -> bytes:
+    """Encode a question or an answer. Raises `frame_too_large` for one that its receiver would refuse."""
+    frame = _encoder.encode(message)
+    _check_size(frame)
+    return frame
+
+
+def decode_sample(frame: bytes) -> Sample:
+    """Decode a question. Raises `frame_too_large`, `version_unsupported` or `frame_malformed`."""
+    _check_size(frame)
+    try:
+        sample = _samples.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # msgspec's text can quote the value; its type says enough.
+        raise SwapdError(Code.FRAME_MALFORMED, type(error).__name__) from None
+    _check_version(sample.v)
+    return sample
+
+
+def decode_measured(frame: bytes) -> Measured:
+    """Decode an answer. Raises as `decode_sample`."""
+    _check_size(frame)
+    try:
+        measured = _measured.decode(frame)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SwapdError(Code.FRAME_MALFORMED, type(error).__name__) from None
+    _check_version(measured.v)
+    return measured
+
+
+def _check_size(frame: bytes) -> None:
+    if len(frame) > MAX_SAMPLER_FRAME_BYTES:
+        raise SwapdError(Code.FRAME_TOO_LARGE, f"{len(frame)} of {MAX_SAMPLER_FRAME_BYTES} bytes")
+
+
+def _check_version(version: int) -> None:
+    if version != SAMPLER_VERSION:
+        raise SwapdError(Code.VERSION_UNSUPPORTED, f"{version}, this side speaks {SAMPLER_VERSION}")

@@ -78,6 +78,14 @@ class Loans:
             "refusal": None,
         }
 
+    def arena_bytes(self) -> dict[str, int]:
+        """The arena's data bytes: all, on loan, free; zeros where there is none."""
+        leases = self._leases
+        if leases is None:
+            return {"total": 0, "lent": 0, "free": 0}
+        free = leases.free_bytes
+        return {"total": leases.capacity_bytes, "lent": leases.capacity_bytes - free, "free": free}
+
     def settle(self, move: Move) -> None:
         """Keep the charge where the session lives, drop the other; drop both if it has ended (H49)."""
         self.moving -= 1

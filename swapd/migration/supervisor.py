@@ -28,6 +28,7 @@ from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal, plan
 from swapd.migration.records import drain_record, drain_view, planned, reopened
+from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
@@ -70,6 +71,7 @@ class MigrationSupervisor:
         self._admission = admission
         self._recovery = recovery
         self._links = links
+        self.tally = Tally()
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self._wall = wall
         self._books: dict[str, DrainBook] = {}
@@ -79,6 +81,7 @@ class MigrationSupervisor:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the drains' tasks until cancelled."""
+        await self._store.read(self.tally.load)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -107,7 +110,7 @@ class MigrationSupervisor:
             raise SwapdError(Code.DRAIN_EXISTS, running.id)
         book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
         self._books[book.id] = book
-        self._admission.closed[worker] = f"worker {worker} is draining"
+        self._admission.close(worker, "drain", f"worker {worker} is draining")
         try:
             await self._save(book)
         except BaseException:
@@ -117,12 +120,16 @@ class MigrationSupervisor:
         self._launch(book)
         return book.view()
 
+    def open_drains(self) -> list[DrainBook]:
+        """Drains that are running or blocked."""
+        return [book for book in self._books.values() if not book.over]
+
     def resume(self, record: DrainRecord, moves: Sequence[MoveRecord] = ()) -> None:
         """Take a drain up again after a restart, with the moves that it made (decision 10, B16)."""
         book = reopened(record, moves)
         self._books[book.id] = book
         if book.worker in self._links:
-            self._admission.closed[book.worker] = f"worker {book.worker} is draining"
+            self._admission.close(book.worker, "drain", f"worker {book.worker} is draining")
         self._launch(book)
 
     async def view(self, drain: str) -> DrainView:
@@ -344,26 +351,31 @@ class MigrationSupervisor:
         book.note(result)
         if move.outcome in ("aborted_source_resumed", "rehomed_source"):
             book.put_off(move.session.id, self._wall())
+        self.tally.took(result, move.loaded if move.outcome == "completed_native" else 0)
         outcome = move.outcome
         if outcome is None or self._store.failed:
             return  # The row stays open: the next start resolves it by what is durable (H146, H147).
         at = self._wall()
-        self._store.post(
-            lambda db: finish_move(db, move.id, outcome, result.reason, result, at), lambda _: None
-        )
+
+        def recorded(ended: bool | BaseException) -> None:
+            if ended is True:
+                self.tally.move_recorded(outcome)
+
+        self._store.post(lambda db: finish_move(db, move.id, outcome, result.reason, result, at), recorded)
 
     # Records ---------------------------------------------------------------------------------
 
     def _reopen(self, worker: str) -> None:
         if self.draining(worker) is None:
-            self._admission.closed.pop(worker, None)
+            self._admission.reopen(worker, "drain")
             self._table.notify()
 
     async def _save(self, book: DrainBook) -> None:
         record = drain_record(book)
         # Shielded, one disk write long: a drain that is in the store must be here, too.
         with trio.CancelScope(shield=True):
-            await self._store.commit(lambda db: save_drain(db, record))
+            if await self._store.commit(lambda db: save_drain(db, record)):
+                self.tally.drain_recorded(record.state)
         self.on_drain(book.view())
 
     def _forget_old(self) -> None:

@@ -14,7 +14,16 @@ from typing import Final, TypeVar
 import trio
 import zmq
 
-from swapd.api import DrainView, NewSession, SessionView, WorkerView
+from swapd.api import (
+    DeviceEvent,
+    DeviceView,
+    DrainView,
+    NewSession,
+    SamplePoint,
+    SessionView,
+    TakeBack,
+    WorkerView,
+)
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
 from swapd.messages.from_worker import StepRecord
@@ -71,6 +80,29 @@ class OpsClient:
     async def cancel_drain(self, drain: str) -> DrainView:
         return (await self._call(ops.CancelDrain(drain), ops.DrainAnswer)).drain
 
+    async def devices(self) -> tuple[DeviceView, ...]:
+        return (await self._call(ops.Devices(), ops.DevicesAnswer)).devices
+
+    async def device(self, device: str) -> DeviceView:
+        return (await self._call(ops.Device(device), ops.DeviceAnswer)).device
+
+    async def take_back(self, device: str, request: TakeBack | None = None) -> DeviceView:
+        """Without a request: until the owner lends it again."""
+        command = ops.TakeDeviceBack(device, request or TakeBack())
+        return (await self._call(command, ops.DeviceAnswer)).device
+
+    async def lend(self, device: str) -> DeviceView:
+        return (await self._call(ops.Lend(device), ops.DeviceAnswer)).device
+
+    async def samples(self, device: str, since: float = 0.0) -> tuple[SamplePoint, ...]:
+        return (await self._call(ops.Samples(device, since), ops.SamplesAnswer)).samples
+
+    async def device_events(self, device: str) -> tuple[DeviceEvent, ...]:
+        return (await self._call(ops.DeviceEvents(device), ops.DeviceEventsAnswer)).events
+
+    async def metrics(self) -> str:
+        return (await self._call(ops.Metrics(), ops.MetricsAnswer)).text
+
     async def schedule(self, worker: str) -> tuple[StepRecord, ...]:
         """Take the worker's oldest recorded steps; if cancelled they may be lost."""
         return (await self._call(ops.Schedule(worker), ops.ScheduleAnswer)).steps
@@ -115,7 +147,7 @@ def _raised(answer: ops.Error) -> SwapdError:
         code = Code(answer.code)
     except ValueError:
         return SwapdError(Code.INTERNAL, f"{answer.code}: {answer.message}")
-    return SwapdError(code, answer.detail)
+    return SwapdError(code, answer.detail, retry_after_s=answer.retry_after_s)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 import trio
@@ -32,8 +33,12 @@ INLINE_TEXT_CHARS = 8192
 """Longer prompts are tokenised in a thread: they would hold up every stream."""
 
 
+Closer = Literal["drain", "device"]
+"""Who keeps a worker closed: a drain of it, or its device, which is not lent."""
+
+
 class Admission:
-    """The door. `closed` names the workers that take nothing new, each with its reason."""
+    """The door. A worker takes new sessions while nobody keeps it closed."""
 
     def __init__(
         self,
@@ -44,7 +49,9 @@ class Admission:
         links: dict[str, WorkerLink],
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.closed: dict[str, str] = {}
+        self.refusal: Callable[[], SwapdError | None] = lambda: None
+        """Why no device is lent, if that is why nobody admits."""
+        self._closed: dict[str, dict[Closer, str]] = {}
         self._config = config
         self._table = table
         self._ledger = ledger
@@ -56,7 +63,22 @@ class Admission:
     def admitting(self, worker: str) -> bool:
         """Whether the worker takes new sessions, from clients or from other workers (H44)."""
         link = self._links.get(worker)
-        return link is not None and link.state == "ready" and worker not in self.closed
+        return link is not None and link.state == "ready" and worker not in self._closed
+
+    def close(self, worker: str, by: Closer, reason: str) -> None:
+        """Keep a worker closed, at once; each closer has one reason a worker, the latest."""
+        self._closed.setdefault(worker, {})[by] = reason
+
+    def reopen(self, worker: str, by: Closer) -> None:
+        """Take one closer's reason away; the worker stays closed while another one has one."""
+        reasons = self._closed.get(worker)
+        if reasons is not None and reasons.pop(by, None) is not None and not reasons:
+            del self._closed[worker]
+
+    @property
+    def closed(self) -> dict[str, str]:
+        """The workers that take nothing new, and why."""
+        return {worker: "; ".join(reasons.values()) for worker, reasons in self._closed.items()}
 
     async def admit(self, caller: Caller, request: NewSession) -> LiveSession:
         """Check, place, start and store a session. Raises the codes under "requests" and "admission"."""
@@ -74,6 +96,9 @@ class Admission:
         tokens = record.spec().budget
         open_links = [link for link in self._links.values() if self.admitting(link.name)]
         if not open_links:
+            refusal = self.refusal()
+            if refusal is not None:
+                raise refusal
             reasons = "; ".join(sorted(set(self.closed.values()))) or "no worker is ready"
             raise SwapdError(Code.NO_ADMITTING_WORKER, reasons)
         for link in sorted(open_links, key=self._load):

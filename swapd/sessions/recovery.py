@@ -124,10 +124,35 @@ class Recovery:
         self._nursery.start_soon(self._send, session, cold)
         return None
 
-    async def _send(self, session: LiveSession, cold: bool) -> None:
+    def place_anew(self, session: LiveSession) -> Code | None:
+        """Run a session of which nothing has come yet on another worker: that repeats nothing (B18).
+
+        Returns why not: something has come, or somebody else is at it.
+        """
+        busy = session.recovering or session.move is not None
+        if session.received or session.over or busy or self._nursery is None:
+            return Code.NOT_ELIGIBLE
+        session.recovering = True
+        session.wake()
+        self._nursery.start_soon(self._send, session, False, True)
+        return None
+
+    def has_room(self, session: LiveSession) -> bool:
+        """Whether another worker that admits could take it now."""
+        owner, tokens = session.record.owner, session.record.spec().budget
+        return any(
+            self._admission.admitting(name) and capacity.room_for(tokens)
+            for name in self._links
+            if (owner is None or name != owner.worker) and (capacity := self._ledger.worker(name)) is not None
+        )
+
+    async def _send(self, session: LiveSession, cold: bool, fresh: bool = False) -> None:
         old, epoch = session.record.owner, session.record.epoch
         link = self._choose(session)
         try:
+            if fresh and session.received and link is not None:
+                self._ledger.free(link.name, session.id)
+                link = None  # its first token came meanwhile: it is a session like others now
             if link is not None:
                 await self._start_again(session, link, cold=cold, leaving=(old, epoch))
                 self._count("replayed")

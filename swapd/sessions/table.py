@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 import trio
@@ -32,6 +32,9 @@ from swapd.store.sessions import finish_session, load_session
 from swapd.store.writer import Store
 
 log = logging.getLogger("swapd.sessions")
+
+FencedBy = Literal["owner", "gap", "store"]
+"""Why tokens were not taken: not from the owner under its epoch, not the next ones, refused by the store."""
 
 ENDED_KEPT: Final = 256
 """Ended sessions kept in memory for late readers; older ones are read from the store again."""
@@ -65,7 +68,8 @@ class SessionTable:
         self.store = store
         self.ledger = ledger
         self._links = links
-        self.fenced = 0
+        self.fenced: Counter[str] = Counter()
+        """By `FencedBy`."""
         self.accepted_tokens = 0
         self.on_event: Callable[[str, LiveSession], None] = lambda kind, session: None
         self.on_orphan: Callable[[LiveSession], None] = lambda session: None
@@ -132,10 +136,10 @@ class SessionTable:
             if session is None:
                 continue
             if not link.is_owner(session.record.owner) or run.epoch != session.record.epoch:
-                self.fenced += 1
+                self.fenced["owner"] += 1
                 continue
             if run.first_pos > len(session.received) + 1:
-                self.fenced += 1
+                self.fenced["gap"] += 1
                 continue
             append = session.take(run, self._wall)
             if append is not None:
@@ -146,7 +150,7 @@ class SessionTable:
             if isinstance(result, BaseException):
                 return  # The store has failed: nothing more is acknowledged (H160).
             if result.status != "accepted":
-                self.fenced += 1
+                self.fenced["store"] += 1
                 log.error(
                     "tokens refused by the store", extra={"session": session.id, "reason": result.status}
                 )

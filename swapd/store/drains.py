@@ -15,8 +15,9 @@ _COLUMNS: Final = "id, worker, state, origin, mode, deadline_s, created_at, fini
 _outcomes = msgspec.json.Decoder(tuple[SessionOutcome, ...])
 
 
-def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> None:
-    """Write a drain as it is now."""
+def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> bool:
+    """Write a drain as it is now; return whether its state is a new one: states are counted once (H180)."""
+    old = db.execute("SELECT state FROM drains WHERE id = ?", (drain.id,)).fetchone()
     db.execute(
         f"INSERT INTO drains ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
         " state = excluded.state, deadline_s = excluded.deadline_s, finished_at = excluded.finished_at,"
@@ -33,6 +34,7 @@ def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> None:
             msgspec.json.encode(drain.sessions).decode(),
         ),
     )
+    return old is None or old[0] != drain.state
 
 
 def load_drain(db: sqlite3.Connection, drain: str) -> DrainRecord | None:
@@ -51,6 +53,11 @@ def open_drains(db: sqlite3.Connection) -> list[DrainRecord]:
     """Return the drains whose worker is closed because of them, oldest first (decision 10)."""
     rows = db.execute(f"SELECT {_COLUMNS} FROM drains WHERE state IN ('running', 'blocked') ORDER BY key")
     return [_record(row) for row in rows]
+
+
+def count_drains(db: sqlite3.Connection) -> dict[str, int]:
+    """Return how many drains there are in each state."""
+    return dict(db.execute("SELECT state, count(*) FROM drains GROUP BY state"))
 
 
 def _record(row: tuple[Any, ...]) -> DrainRecord:

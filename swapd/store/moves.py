@@ -89,6 +89,11 @@ def moves_of(db: sqlite3.Connection, drain: str) -> list[MoveRecord]:
     return [_record(row) for row in rows]
 
 
+def count_moves(db: sqlite3.Connection) -> dict[str, int]:
+    """Return how many moves ended with each outcome."""
+    return dict(db.execute("SELECT outcome, count(*) FROM moves WHERE state = 'finished' GROUP BY outcome"))
+
+
 def _encoded(stats: SessionOutcome | None) -> str | None:
     return None if stats is None else msgspec.json.encode(stats).decode()
 

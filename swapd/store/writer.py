@@ -33,6 +33,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 import msgspec
 import trio
 
+from swapd.distribution import Distribution, Spread
 from swapd.errors import Code, SwapdError
 from swapd.store.checkpoint import CHECKPOINT_EVERY_S, Checkpointer
 from swapd.store.database import create_file, is_storage_error, open_writer
@@ -48,12 +49,13 @@ GROUP_LIMIT: Final = 1024
 STOP_S: Final = 5.0
 """How long a stop waits for what was posted before it."""
 _TIMINGS: Final = 512
+COMMIT_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 logger = logging.getLogger("swapd.store")
 
 
 class StoreStatistics(msgspec.Struct, frozen=True):
-    """Counts since open; times of the last 512 COMMITs."""
+    """Counts since open; percentiles of the last 512 COMMITs, `commit_s` of all."""
 
     commits: int
     ops: int
@@ -62,6 +64,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     commit_ms_p50: float
     commit_ms_p95: float
     queue: int
+    commit_s: Spread
 
 
 class _Posted(NamedTuple):
@@ -99,6 +102,7 @@ class Store:
         self._ops = 0
         self._largest_group = 0
         self._commit_ms: deque[float] = deque(maxlen=_TIMINGS)
+        self._commit_s = Distribution(COMMIT_BOUNDS_S)
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
@@ -213,6 +217,7 @@ class Store:
             commit_ms_p50=times[len(times) // 2] if times else 0.0,
             commit_ms_p95=times[len(times) * 95 // 100] if times else 0.0,
             queue=len(self._queue),
+            commit_s=self._commit_s.spread(),
         )
 
     def close(self) -> None:
@@ -267,7 +272,9 @@ class Store:
         except sqlite3.Error as error:
             self._fail(error)
             return [(posted, self._refusal()) for posted in group]
-        self._commit_ms.append((time.perf_counter() - begun) * 1e3)
+        took_s = time.perf_counter() - begun
+        self._commit_ms.append(took_s * 1e3)
+        self._commit_s.add(took_s)
         self._commits += 1
         self._ops += len(group)
         self._largest_group = max(self._largest_group, len(group))

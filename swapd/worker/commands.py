@@ -75,10 +75,12 @@ class Commands:
             self._post(ticket, prepared)
         self._entering.clear()
 
-    def expire(self, now_s: float) -> None:
-        """Free imports that nobody completes; prepared and frozen ones stay (decision 3)."""
-        for move in self._rooms.staging.expired(now_s):
+    def expire(self, now_s: float) -> int:
+        """Free imports that nobody completes and count them; prepared and frozen ones stay (decision 3)."""
+        expired = self._rooms.staging.expired(now_s)
+        for move in expired:
             self._discard(move)
+        return len(expired)
 
     def _answer(self, request: Request) -> out.FromWorker | None:
         book = self._rooms.book

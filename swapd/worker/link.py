@@ -1,15 +1,19 @@
 """The coordinator's end of one worker: find or start it, speak to it, notice when it is gone.
 
     absent → starting → ready ⇄ suspect → dead → (back-off) → starting …
+                 ↑ resume            ↘ pause → stopped
 
-A link outlives the incarnations of its worker. Requests are answered by request id; when the worker is
-gone, every open request ends with `worker lost` at once. Tokens and heartbeats go to the hooks in the
-order in which they came. Credits are latest-value: the sender asks for them when it is about to send.
+A link outlives the incarnations of its worker. It can be told that its worker is not wanted: then none is
+started, and once it is to be paused the one that is there is asked to end, and killed if it does not.
+Requests are answered by request id; when the worker is gone, every open request ends with `worker lost` at
+once. Tokens and heartbeats go to the hooks in the order in which they came. Credits are latest-value: the
+sender asks for them when it is about to send.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeVar
@@ -35,13 +39,16 @@ from swapd.messages.to_worker import Credit, Grant, Hello, InventoryQuery, ToWor
 from swapd.transport.arena import Arena
 from swapd.transport.fdpass import send_arena
 from swapd.transport.sockets import TrioSocket, open_socket
-from swapd.worker.spawn import WorkerProcess, find, spawn
+from swapd.worker.spawn import STOP_WAIT_S, WorkerProcess, find, spawn
+from swapd.worker.wanted import Wanted
 
 log = logging.getLogger("swapd.worker.link")
 
 LinkState = Literal["starting", "ready", "suspect", "dead", "stopped"]
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
+LOOK_EVERY_S: Final = 0.5
+"""How often a link looks for a worker that somebody else starts."""
 SEND_QUEUE: Final = 1024
 """Commands waiting to be written: sessions times the steps of a move; a full queue is a hung worker."""
 
@@ -95,6 +102,8 @@ class WorkerLink:
         self.stats: WorkerStats | None = None
         self.alarms = 0
         self.fenced = 0
+        self.swept = 0
+        """Imports that the worker's sweep freed, over all its incarnations since start."""
         self._config = config
         self._timers = config.timers
         self._generation = generation
@@ -110,6 +119,7 @@ class WorkerLink:
         self._process: WorkerProcess | None = None
         self._down = trio.CancelScope()
         self._short_lives = 0
+        self._wanted = Wanted()
 
     # What others ask of a link ---------------------------------------------------------------
 
@@ -172,29 +182,77 @@ class WorkerLink:
             self._process.kill()
         self._down.cancel()
 
+    # Whether the worker is wanted ------------------------------------------------------------
+
+    @property
+    def pid(self) -> int | None:
+        """The process that the link speaks to, if there is one."""
+        return self._process.ready.pid if self._process is not None else None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the worker is not wanted and no process of it is left: ended and collected."""
+        return self._wanted.at_rest
+
+    def unwant(self, reason: str) -> None:
+        """Start no worker from now on; one that is there goes on, so that its sessions can leave."""
+        self._wanted.unwant(reason)
+
+    def stop_soon(self, reason: str) -> None:
+        """Start no worker, and end the one that is there: asked, then killed; then it is `at_rest`."""
+        self._wanted.stop_soon(reason)
+
+    async def pause(self, reason: str) -> None:
+        """`stop_soon`, and wait until nothing of it is left, or until it is wanted again.
+
+        Cancelled: the worker is stopped all the same. While `run` is running the wait is bounded by the
+        time that a stop takes: asked and killed, `STOP_WAIT_S` each. Repeats wait for the same end.
+        """
+        self.stop_soon(reason)
+        while self._wanted.stopping and not self._wanted.at_rest:
+            await self._wanted.wait_changed()
+
+    def resume(self) -> None:
+        """The worker is wanted again: start it at once. Wanted already: unchanged."""
+        self._wanted.resume()
+
     # The actor -------------------------------------------------------------------------------
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep one incarnation of the worker connected, for ever. Cancelled: leaves the process as it is."""
+        """Keep one incarnation of the worker connected, while it is wanted. Cancelled: leaves the process."""
         task_status.started()
         backoff_s = BACKOFF_FIRST_S
         first = True
         while True:
-            self._set("starting", None)
+            if self._wanted.reason is None:
+                self._set("starting", None)
             try:
                 process = await self._obtain(first)
-                first = False
-                connected_at = trio.current_time()
-                await self._connected(process)
-                self._short_lives += 1
-                if trio.current_time() - connected_at > BACKOFF_MAX_S:
-                    backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
+                if process is not None:
+                    connected_at = trio.current_time()
+                    try:
+                        await self._connected(process)
+                        if self.state == "stopped":
+                            # It ended or was killed; collected here, so that nothing of it is left.
+                            with trio.move_on_after(STOP_WAIT_S):
+                                await process.wait()
+                    finally:
+                        process.close()
+                    self._short_lives += 1
+                    if trio.current_time() - connected_at > BACKOFF_MAX_S:
+                        backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
             except SwapdError as error:
                 self._short_lives += 1
                 log.error("worker is not available", extra={"worker": self.name, "code": error.code})
                 self._set("dead", error.sentence)
             first = False
-            await trio.sleep(backoff_s)
+            if self._wanted.reason is not None or self.state == "stopped":
+                backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
+                await self._rest()
+                continue
+            with trio.CancelScope() as self._wanted.starting:
+                await trio.sleep(backoff_s)
+            self._wanted.starting = None
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def stop_process(self) -> None:
@@ -205,12 +263,21 @@ class WorkerLink:
             await process.stop()
             process.close()
 
-    async def _obtain(self, first: bool) -> WorkerProcess:
+    async def _obtain(self, first: bool) -> WorkerProcess | None:
+        """The worker's process, found or started; None: it is not wanted."""
         found = find(self._config, self.worker)
         if found is not None:
             return found
         if first:
             self._hooks.absent(self)
+        process = None
+        if self._wanted.reason is None:
+            with trio.CancelScope() as self._wanted.starting:
+                process = await self._start_or_wait()
+            self._wanted.starting = None
+        return process
+
+    async def _start_or_wait(self) -> WorkerProcess:
         if self.worker.spawn:
             if self._short_lives <= self._config.worker_restarts:
                 return await spawn(self._config, self.worker)
@@ -224,10 +291,28 @@ class WorkerLink:
             found = find(self._config, self.worker)
             if found is not None:
                 return found
-            await trio.sleep(0.5)
+            await trio.sleep(LOOK_EVERY_S)
+
+    async def _rest(self) -> None:
+        """Nothing of the worker is there until it is wanted, or until somebody else starts it."""
+        if self._wanted.reason is not None:
+            self._set("stopped", self._wanted.reason)
+        while self._wanted.reason is not None:
+            self.reason = self._wanted.reason
+            found = find(self._config, self.worker)
+            if found is not None:
+                found.close()
+                return
+            if self._wanted.rest(True):
+                self._hooks.changed(self)
+            # A worker that swapd does not start may come at any time.
+            with trio.move_on_after(float("inf") if self.worker.spawn else LOOK_EVERY_S):
+                await self._wanted.wait_changed()
 
     async def _connected(self, process: WorkerProcess) -> None:
         """One incarnation, from the first message to its loss."""
+        self._wanted.rest(False)
+        self._set("starting", None)
         self._process = process
         ready = process.ready
         owner = Owner(self.name, ready.incarnation)
@@ -240,10 +325,12 @@ class WorkerLink:
                         nursery.start_soon(self._watch_process, process)
                         nursery.start_soon(self._receive, socket)
                         nursery.start_soon(self._send, socket, send_r)
+                        nursery.start_soon(self._end_unwanted, process)
                         await self._introduce(ready)
                         nursery.start_soon(self._watch_heartbeat)
                         inventory = await self.request(InventoryQuery(), Inventory, self._timers.decide_s)
-                        self._set("ready", None)
+                        if self.state == "starting":
+                            self._set("ready", None)
                         await self._hooks.attached(self, inventory)
         except* SwapdError as group:
             # A worker that cannot be introduced is of no use; a hung one must not keep the id.
@@ -256,11 +343,14 @@ class WorkerLink:
                 pending.done.set()
             self._dirty.clear()
             self._process = None
-            process.close()
             send_w.close()
             send_r.close()
-        self._set("dead", self.reason or "the process ended")
-        log.warning("worker lost", extra={"worker": self.name, "incarnation": ready.incarnation})
+        if self.state == "stopped" or self._wanted.reason is not None:
+            self._set("stopped", self._wanted.reason)
+            log.info("worker stopped", extra={"worker": self.name, "incarnation": ready.incarnation})
+        else:
+            self._set("dead", self.reason or "the process ended")
+            log.warning("worker lost", extra={"worker": self.name, "incarnation": ready.incarnation})
         self._hooks.lost(self, owner)
 
     async def _introduce(self, ready: Ready) -> None:
@@ -278,6 +368,18 @@ class WorkerLink:
     async def _watch_process(self, process: WorkerProcess) -> None:
         await process.wait()
         self._down.cancel()
+
+    async def _end_unwanted(self, process: WorkerProcess) -> None:
+        """When it is to stop: ask, wait, kill. `_watch_process` sees its end."""
+        while not self._wanted.stopping:
+            await self._wanted.wait_changed()
+        log.info("stopping worker", extra={"worker": self.name, "reason": self._wanted.reason})
+        # From here on it takes nothing more, even if it is wanted again before it has ended.
+        self._set("stopped", self._wanted.reason)
+        process.signal(signal.SIGTERM)
+        await trio.sleep(STOP_WAIT_S)
+        log.warning("worker did not stop, killing it", extra={"worker": self.name})
+        process.kill()
 
     async def _watch_heartbeat(self) -> None:
         """Heartbeats stop: suspect, then dead: killed, so that it can never come back late (B33)."""
@@ -343,6 +445,7 @@ class WorkerLink:
         if isinstance(body, Tokens):
             self._hooks.tokens(self, body)
         elif isinstance(body, Heartbeat):
+            self._count_swept(body.stats.swept)
             self.stats = body.stats
             self._hooks.heartbeat(self)
         elif isinstance(body, Alarm):
@@ -352,6 +455,11 @@ class WorkerLink:
             log.warning("worker refused a frame", extra={"worker": self.name, "code": body.code})
             if body.code == Code.FENCED:
                 self.take_down("another coordinator took over")
+
+    def _count_swept(self, swept: int) -> None:
+        # What was swept before the first heartbeat may have been counted by an earlier coordinator (H180).
+        before = self.stats.swept if self.stats is not None else swept
+        self.swept += swept - before if swept >= before else swept
 
     def _post(self, body: ToWorker, number: int) -> None:
         if self._send_w is None:

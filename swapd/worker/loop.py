@@ -47,6 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     preemptions: int = 0
     fenced: int = 0
     recomputed_tokens: int = 0
+    swept: int = 0
 
 
 class EngineLoop:
@@ -60,6 +61,7 @@ class EngineLoop:
         self._step_ms: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self._preemptions = 0
         self._swept_s = 0.0
+        self._swept = 0
         self.snapshot = Snapshot(free_blocks=rooms.engine.free_blocks())
 
     def run(self) -> None:
@@ -117,7 +119,7 @@ class EngineLoop:
         now = time.monotonic()
         if now - self._swept_s >= SWEEP_S:
             self._swept_s = now
-            self._commands.expire(now)
+            self._swept += self._commands.expire(now)
 
     def _publish(self) -> None:
         book, engine = self._rooms.book, self._rooms.engine
@@ -137,4 +139,5 @@ class EngineLoop:
             preemptions=self._preemptions,
             fenced=book.fenced,
             recomputed_tokens=engine.recomputed(),
+            swept=self._swept,
         )

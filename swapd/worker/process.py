@@ -35,6 +35,7 @@ from swapd.worker.control import Control, CopyDesk
 from swapd.worker.engine_thread import EngineThread
 from swapd.worker.mailbox import EVENT_TICKET, Inbox, Outbox
 from swapd.worker.paths import WorkerPaths
+from swapd.worker.scheduling import yield_to_owner
 from swapd.worker.settings import WorkerSettings
 from swapd.worker.vitals import vital_signs
 
@@ -53,6 +54,8 @@ def run_worker(settings: WorkerSettings) -> int:
     Raises `SwapdError` when it cannot start: `socket_path_too_long` (H105), `worker_lock_held` (H106),
     `config_invalid`, or what the engine refuses with. Prints one line on stdout when it is ready (H101).
     """
+    if settings.idle_class:
+        yield_to_owner()
     # The engine thread computes in Python between its kernels; the link's thread must not wait 5 ms for it.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     paths = WorkerPaths.claim(settings.socket_dir, settings.worker_id)

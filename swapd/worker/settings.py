@@ -22,6 +22,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: ModelConfig | None = None
     sim: SimConfig = SimConfig()
     cores: tuple[int, ...] = ()
+    idle_class: bool = False
+    """Run only when nobody else wants the cores; for a worker on a lent `cpu` device."""
     window: int = 8
     timers: TimerConfig = TimerConfig()
     precopy_duty: float = 0.25

@@ -128,6 +128,7 @@ def settings_for(config: Config, worker: WorkerConfig) -> WorkerSettings:
         model=config.models[0] if worker.engine == "vllm" else None,
         sim=config.sim,
         cores=worker.cores,
+        idle_class=any(each.kind == "cpu" and each.name == worker.device for each in config.devices),
         window=config.window_tokens,
         timers=config.timers,
         precopy_duty=config.precopy_duty,
@@ -142,8 +143,8 @@ async def spawn(config: Config, worker: WorkerConfig) -> WorkerProcess:
     log_path = folder / f"{worker.worker_id}.log"
     command = [worker.python or sys.executable, "-m", "swapd", "worker", "--settings", str(settings_path)]
     try:
-        _write_private(settings_path, msgspec.json.encode(settings_for(config, worker)))
-        pid, pidfd = _launch(command, log_path)
+        write_private(settings_path, msgspec.json.encode(settings_for(config, worker)))
+        pid, pidfd = launch(command, log_path)
     except OSError as error:
         # A full disk or a missing interpreter: this worker's misfortune, not the service's.
         raise SwapdError(
@@ -177,7 +178,7 @@ async def spawn(config: Config, worker: WorkerConfig) -> WorkerProcess:
         os.close(pidfd)
 
 
-def _launch(command: list[str], log_path: Path) -> tuple[int, int]:
+def launch(command: list[str], log_path: Path) -> tuple[int, int]:
     """Start a process in a session of its own, its output in a file; pid and pidfd. No object owns its life.
 
     Raises `OSError`; then nothing runs.
@@ -204,24 +205,24 @@ def _launch(command: list[str], log_path: Path) -> tuple[int, int]:
 
 
 def _ended(pidfd: int) -> bool:
-    return _wait_gone(pidfd, 0.0)
+    return wait_gone(pidfd, 0.0)
 
 
 def _kill(pidfd: int, pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     # SIGKILL is acted on at once; the wait is for the kernel's tear-down only.
-    _wait_gone(pidfd, 1.0)
+    wait_gone(pidfd, 1.0)
     reap(pid)
 
 
-def _wait_gone(pidfd: int, wait_s: float) -> bool:
+def wait_gone(pidfd: int, wait_s: float) -> bool:
     poller = select.poll()  # select() refuses descriptors over 1023
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(wait_s * 1000))
 
 
-def _write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)

@@ -28,4 +28,5 @@ def vital_signs(snapshot: Snapshot, control: ControlStatistics) -> WorkerStats:
         preemptions=snapshot.preemptions,
         fenced=snapshot.fenced + control.fenced,
         recomputed_tokens=snapshot.recomputed_tokens,
+        swept=snapshot.swept,
     )

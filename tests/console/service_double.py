@@ -26,6 +26,7 @@ from swapd.api import (
 )
 from swapd.errors import Code, SwapdError
 from swapd.migration.drains import check_deadline
+from tests.lent_devices import LentDevices
 
 TENANT = "tenant-token"
 OTHER = "other-token"
@@ -112,8 +113,9 @@ class SubscriptionDouble:
                 await session.changed.wait()
 
 
-class ServiceDouble:
+class ServiceDouble(LentDevices):
     def __init__(self) -> None:
+        super().__init__()
         self.known: dict[str, SessionDouble] = {}
         self.asked: list[NewSession] = []
         self.drains_started: list[tuple[str, float | None, str]] = []

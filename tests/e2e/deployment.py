@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,18 @@ OTHER = "another-tenants-token"
 REPO = Path(__file__).resolve().parents[2]
 
 
-def toml(folder: Path, port: int, *, engine: str, model: str, extra: str = "", top: str = "") -> str:
-    """A configuration of two workers, a and b."""
+def toml(
+    folder: Path,
+    port: int,
+    *,
+    engine: str,
+    model: str,
+    extra: str = "",
+    top: str = "",
+    lent: Mapping[str, str] | None = None,
+) -> str:
+    """A configuration of two workers, a and b; `lent` names the `[[devices]]` entry of each."""
+    device = {worker: f'device = "{(lent or {}).get(worker, "cpu")}"' for worker in ("a", "b")}
     return f"""
 database_path = "{folder}/swapd.db"
 socket_dir = "{folder}/s"
@@ -50,11 +60,13 @@ stop_workers = "always"
 worker_id = "a"
 engine = "{engine}"
 cores = [0]
+{device["a"]}
 
 [[workers]]
 worker_id = "b"
 engine = "{engine}"
 cores = [{min(1, (os.cpu_count() or 1) - 1)}]
+{device["b"]}
 
 [[models]]
 alias = "m"
@@ -81,7 +93,14 @@ namespace = "other"
 class Deployment:
     """One service and its folder. Ports are the kernel's choice and learnt from the announcement."""
 
-    def __init__(self, engine: str, model: str = ".", extra: str = "", top: str = "") -> None:
+    def __init__(
+        self,
+        engine: str,
+        model: str = ".",
+        extra: str = "",
+        top: str = "",
+        lent: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="swapd-e2e-"))
         self.engine = engine
         self.config = self.folder / "swapd.toml"
@@ -92,7 +111,9 @@ class Deployment:
         # A port that stays the same over restarts, so that clients can come back to it.
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        self.config.write_text(toml(self.folder, port, engine=engine, model=model, extra=extra, top=top))
+        self.config.write_text(
+            toml(self.folder, port, engine=engine, model=model, extra=extra, top=top, lent=lent)
+        )
         self.config.chmod(0o600)
         (self.folder / "s").mkdir(mode=0o700)
         # A test that is broken off by its time limit never comes to its own clean-up.

@@ -99,6 +99,8 @@ class ScriptedLink:
     """Implements what the coordinator uses of `WorkerLink`. It answers as a worker that does its work."""
 
     def __init__(self, world: World, name: str, info: out.EngineInfo = INFO) -> None:
+        self.fenced = 0
+        self.swept = 0
         self.name = name
         self.worker = WorkerConfig(worker_id=name, engine="sim")
         self.state: LinkState = "ready"
@@ -114,6 +116,11 @@ class ScriptedLink:
         self._script: dict[type, list[Deed]] = defaultdict(list)
         self._always: dict[type, Deed] = {}
         self._born = 0
+        self.at_rest = False
+        self.wanted = True
+        self.stops_by_itself = True
+        """Whether a worker that is asked to end does so at once."""
+        self.starts_by_itself = True
         self.be_born()
 
     def be_born(self) -> None:
@@ -122,6 +129,37 @@ class ScriptedLink:
         name = self.name
         self.ready = out.Ready(name, f"{name}.{self._born}", 1, "ipc://x", "x", self._info, 8, {})
         self.state = "ready"
+
+    @property
+    def pid(self) -> int | None:
+        return self.ready.pid if self.ready is not None else None
+
+    def unwant(self, reason: str) -> None:
+        self.wanted = False
+
+    def stop_soon(self, reason: str) -> None:
+        self.wanted = False
+        if self.at_rest:
+            return
+        self.state = "stopped"
+        if self.stops_by_itself:
+            self.end()
+
+    def end(self) -> None:
+        """The process is gone and collected."""
+        if self.ready is not None:
+            self.world.lose(self.name)
+        self.state, self.at_rest = "stopped", True
+        self.world.table.notify()
+
+    def resume(self) -> None:
+        self.wanted = True
+        if self.at_rest:
+            self.at_rest = False
+            self.state = "starting"
+            if self.starts_by_itself:
+                self.be_born()
+            self.world.table.notify()
 
     def lose(self) -> None:
         self.ready, self.state = None, "dead"
@@ -383,11 +421,14 @@ class World:
         assert all(session.move is None for session in self.table)
 
 
-def settings(path: Path, workers: Iterable[str] = ("a", "b"), **changes: Any) -> Config:
+def settings(path: Path, workers: Iterable[str | WorkerConfig] = ("a", "b"), **changes: Any) -> Config:
     fields: dict[str, Any] = {
         "database_path": str(path / "swapd.db"),
         "socket_dir": str(path),
-        "workers": tuple(WorkerConfig(worker_id=name, engine="sim") for name in workers),
+        "workers": tuple(
+            WorkerConfig(worker_id=entry, engine="sim") if isinstance(entry, str) else entry
+            for entry in workers
+        ),
         "models": (ModelConfig(alias="sim", path=str(path)),),
         "credentials": (CredentialConfig(namespace="tenant", token="t"),),
         "self_certify": True,
@@ -401,7 +442,7 @@ def settings(path: Path, workers: Iterable[str] = ("a", "b"), **changes: Any) ->
 @asynccontextmanager
 async def open_world(
     path: Path,
-    workers: Iterable[str] = ("a", "b"),
+    workers: Iterable[str | WorkerConfig] = ("a", "b"),
     *,
     arena_bytes: int | None = 1 << 20,
     attach: bool = True,

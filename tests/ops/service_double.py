@@ -25,6 +25,7 @@ from swapd.api import (
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import ScheduleLog, StepRecord
 from swapd.migration.drains import check_deadline
+from tests.lent_devices import LentDevices
 
 TERMINAL = ("completed", "failed", "cancelled")
 
@@ -67,16 +68,18 @@ class SubscriptionDouble:
                 await grown.wait()
 
 
-class ServiceDouble:
+class ServiceDouble(LentDevices):
     """Two workers `a` and `b`; a session's events are added by the test."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.streams: dict[str, Stream] = {}
         self.views: dict[str, SessionView] = {}
         self.drain_views: dict[str, DrainView] = {}
         self.requests: list[NewSession] = []
         self.callers: list[Caller] = []
         self.stopping = False
+        self.asked_to_stop = trio.Event()
         self.failing: Exception | None = None
         self.subscriptions = 0
         self.story: list[tuple[str, dict[str, Any]]] = []
@@ -243,10 +246,11 @@ class ServiceDouble:
         return {}
 
     async def wait_stopping(self) -> None:
-        await trio.sleep_forever()
+        await self.asked_to_stop.wait()
 
     def stop(self) -> None:
         self.stopping = True
+        self.asked_to_stop.set()
         for stream in self.streams.values():
             stream.grown.set()
 

@@ -144,7 +144,7 @@ async def test_full_workers_refuse_and_a_budget_that_fits_none_says_so(tmp_path:
 async def test_without_a_worker_that_admits_the_reason_is_named(tmp_path: Path) -> None:
     """H44"""
     async with open_world(tmp_path) as world:
-        world.admission.closed["a"] = "worker a is draining"
+        world.admission.close("a", "drain", "worker a is draining")
         world.b.lose()
         error = await refused(world, asked())
         assert (error.code, error.status) == (Code.NO_ADMITTING_WORKER, 503)

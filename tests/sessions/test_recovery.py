@@ -273,10 +273,10 @@ async def test_late_tokens_of_a_lost_owner_are_not_accepted(tmp_path: Path) -> N
         world.b.emits = False
         world.lose("a")
         await world.until(lambda: not session.recovering)
-        fenced = world.table.fenced
+        fenced = world.table.fenced.total()
         world.a.be_born()
         world.a.speak("s", 9, epoch=1)
-        assert world.table.fenced == fenced + 1
+        assert world.table.fenced.total() == fenced + 1
         assert session.received == session.outputs()
 
 
@@ -389,7 +389,7 @@ async def test_a_session_sent_to_another_worker_leaves_the_old_one(tmp_path: Pat
     """H73: rebuilt from its transcript, counted as recomputed; the old copy is freed."""
     async with open_world(tmp_path) as world:
         session = await world.session(allow_replay_fallback=True)
-        world.admission.closed["a"] = "draining"
+        world.admission.close("a", "drain", "draining")
         assert world.recovery.send_to_another(session, cold=True) is None
         await world.until(lambda: not session.recovering)
         (start,) = world.bodies(into.Start, "b")
@@ -403,7 +403,7 @@ async def test_a_session_sent_to_a_worker_that_does_not_take_it_is_not_forgotten
     """H71: it left its old owner before; it is tried again, or ends."""
     async with open_world(tmp_path) as world:
         session = await world.session(allow_replay_fallback=True)
-        world.admission.closed["a"] = "draining"
+        world.admission.close("a", "drain", "draining")
         world.b.on(into.Start, refusal(Code.CAPACITY))
         assert world.recovery.send_to_another(session, cold=False) is None
         await world.until(lambda: not session.recovering)

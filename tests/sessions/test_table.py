@@ -47,7 +47,7 @@ async def test_what_does_not_come_from_the_owner_is_fenced_and_counted(tmp_path:
         epoch = {"old epoch": 0, "new epoch": 2}.get(fault, 1)
         first = 4 if fault == "gap" else 3
         world.table.take_tokens(link, Tokens(1, (TokenRun("s", epoch, first, (9,)),)))
-        assert world.table.fenced == 1
+        assert world.table.fenced.total() == 1
         assert session.received == [101, 102]
 
 

@@ -260,3 +260,75 @@ async def test_a_spawned_worker_that_dies_is_replaced(folder: Path) -> None:
         assert link.owner == told.attached_as[1]
     assert link.state == "stopped"
     assert "a.sock" not in left_behind(folder)
+
+
+async def test_a_worker_that_is_not_wanted_ends_and_starts_again_when_it_is(folder: Path) -> None:
+    """B17: asked to end, collected, not restarted; wanted again it starts at once. Repeats change nothing."""
+    async with linked(folder, spawn=True, python=sys.executable) as (link, told):
+        await told.until(lambda: told.attached_as)
+        pid = link.pid
+        assert pid is not None
+        link.unwant("quiet hours")
+        assert (link.state, link.at_rest) == ("ready", False)
+        with trio.fail_after(WAIT_S):
+            await link.pause("quiet hours")
+            await link.pause("quiet hours")
+        assert (link.state, link.reason, link.at_rest, link.pid) == ("stopped", "quiet hours", True, None)
+        assert is_gone(pid)
+        assert told.lost_owners == told.attached_as
+        link.resume()
+        link.resume()
+        await told.until(lambda: len(told.attached_as) == 2)
+        assert (link.state, link.at_rest) == ("ready", False)
+
+
+async def test_a_start_that_nobody_wants_any_more_is_broken_off(folder: Path, tmp_path: Path) -> None:
+    """A worker that is still starting when its device is taken back is not waited for."""
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    script.chmod(0o700)
+    async with linked(folder, spawn=True, python=str(script)) as (link, _):
+        assert link.state == "starting"
+        with trio.fail_after(WAIT_S):
+            while not (folder / "a.log").exists():  # noqa: ASYNC110  # the process has been launched
+                await trio.sleep(0.01)
+            await link.pause("taken back")
+        assert (link.state, link.reason) == ("stopped", "taken back")
+    assert children_of_this_process() == []
+
+
+async def test_a_worker_found_at_start_is_taken_though_none_would_be_started(folder: Path) -> None:
+    """Its sessions have to leave first; once it has ended, no other one is started, nor left running."""
+    with worker(folder) as started:
+        async with linked(folder) as (link, told):
+            link.unwant("taken back")
+            await told.until(lambda: told.attached_as)
+            assert link.state == "ready"
+            with trio.fail_after(WAIT_S):
+                await link.pause("taken back")
+            assert link.at_rest
+            with worker(folder) as second:
+                code, _, _ = await trio.to_thread.run_sync(second.wait)
+                assert code == 0
+        started.process.poll()
+
+
+async def test_a_pause_that_is_cancelled_stops_the_worker_all_the_same(folder: Path) -> None:
+    """What was told to the link holds, whoever told it is gone."""
+    async with linked(folder, spawn=True, python=sys.executable) as (link, told):
+        await told.until(lambda: told.attached_as)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await link.pause("pressure")
+        await told.until(lambda: link.at_rest)
+        assert link.state == "stopped"
+
+
+def children_of_this_process() -> list[str]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [c for c in children if b"sleep" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+def is_gone(pid: int) -> bool:
+    """Ended and collected: not even a zombie."""
+    return not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,370 @@
+"""Giving one device back and taking it up again: one actor a device, which follows the verdict.
+
+    hold lost → admission closed, in the same tick → drains of all its workers at once → what can go nowhere
+    steps down the ladder → workers ended and collected → the device's memory is back → free in N s
+    hold regained → drains of ours cancelled → workers start → ready → admission opens
+
+It is level-triggered: each look compares what should be with what is and does the next thing, so that the
+owner may come and go at any moment. `judged` is synchronous and closes admission before it returns; all
+that takes time happens in `run`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from swapd.api import DrainOrigin, GiveBackView
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.lending.cores import OtherCores
+from swapd.lending.device import LentDevice
+from swapd.lending.diary import Diary
+from swapd.lending.ladder import Leaver, fallback
+from swapd.lending.lifecycle import DeviceChange, change, next_event
+from swapd.lending.memory import expected_bytes, is_back
+from swapd.lending.reasons import Why
+from swapd.migration.supervisor import MigrationSupervisor
+from swapd.sessions.admission import Admission
+from swapd.sessions.live import LiveSession
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.lending")
+
+LOOK_EVERY_S: Final = 0.1
+"""While something leaves or starts; whatever makes progress wakes the look at once."""
+MEMORY_WAIT_S: Final = 10.0
+"""How long the device's memory may take to come back after the last process was collected."""
+
+_CODES: Final = frozenset(map(str, Code))
+
+
+class GiveBack:
+    """Sole writer of a device's `state` and `give_back`. `boottime` is CLOCK_BOOTTIME."""
+
+    def __init__(
+        self,
+        device: LentDevice,
+        config: Config,
+        table: SessionTable,
+        admission: Admission,
+        recovery: Recovery,
+        supervisor: MigrationSupervisor,
+        links: Mapping[str, WorkerLink],
+        diary: Diary,
+        boottime: Callable[[], float],
+    ) -> None:
+        self.measure_soon: Callable[[], None] = lambda: None
+        """Asks for a measurement before the next tick: the memory is looked at."""
+        self.other_cores: Callable[[], frozenset[int]] = frozenset
+        """Cores of the machine that no owner wants back now, for workers that leave a `cpu` device."""
+        self._cores = OtherCores()
+        self._device = device
+        self._config = config
+        self._owner = config.owner
+        self._table = table
+        self._admission = admission
+        self._recovery = recovery
+        self._supervisor = supervisor
+        self._links = {name: links[name] for name in device.workers}
+        self._others = [link for name, link in links.items() if name not in device.workers]
+        self._diary = diary
+        self._boottime = boottime
+        self._woken = trio.Event()
+        self._empty = False
+        self._is_open = False
+        self._resumed = False
+        self._began_s = 0.0
+        self._silent = False
+        self._drains: dict[str, str] = {}
+        self._memory_before: int | None = None
+        self._memory_expected: int | None = None
+        self._gone_s: float | None = None
+        self._free_s: float | None = None
+
+    # Following the verdict ---------------------------------------------------------------------
+
+    def begin(self, unfinished: GiveBackView | None, *, given_back: bool) -> None:
+        """Take up what the last run left, before any worker is looked for.
+
+        `unfinished`: a give-back that was under way. `given_back`: the device was its owner's already.
+        """
+        verdict = self._device.verdict
+        assert verdict is not None, "a device is judged before it is begun"
+        for name in self._links:
+            self._admission.close(name, "device", self._reason())
+        if verdict.hold:
+            return
+        for link in self._links.values():
+            link.unwant(self._reason())
+        self._device.state = "vacating"
+        self._began_s = self._boottime()
+        self._silent = given_back and unfinished is None
+        if unfinished is not None:
+            self._began_s -= max(self._diary.wall() - unfinished.began_at, 0.0)
+            self._device.give_back = unfinished
+        elif not given_back:
+            self._note_begin()
+
+    def judged(self, cause_s: float | None = None) -> None:
+        """The verdict is new: follow it as far as that takes no time. Admission is right when this returns.
+
+        `cause_s` is when that happened which it follows from: the reading was taken, the owner asked.
+        """
+        before = self._device.state
+        self._settle(cause_s)
+        self.set_doors()
+        view = self._device.give_back
+        if self._device.state == "vacating" and before != "vacating" and view is not None:
+            closed_ms = (self._boottime() - self._began_s) * 1000
+            self._device.give_back = msgspec.structs.replace(view, closed_in_ms=round(closed_ms, 3))
+            self._diary.give_back(self._device.name, self._device.give_back)
+        self._woken.set()
+        if self._device.state in ("vacating", "returning"):
+            self._table.notify()
+
+    def _settle(self, cause_s: float | None = None) -> None:
+        verdict = self._device.verdict
+        assert verdict is not None
+        while True:
+            event = next_event(self._device.state, verdict, empty=self._empty, started=self._started())
+            if event is None:
+                return
+            self._device.state = change(self._device.state, event)
+            self._entered(event, cause_s)
+
+    def _entered(self, event: DeviceChange, cause_s: float | None) -> None:
+        why = self._why()
+        match event:
+            case "needed":
+                self._empty = self._silent = False
+                self._drains.clear()
+                self._gone_s = self._free_s = self._memory_expected = None
+                now = self._boottime()
+                self._began_s = min(cause_s, now) if cause_s is not None else now
+                self._note_begin()
+            case "emptied":
+                self._finish()
+                if self._owner.release == "stop":
+                    self._cores.forget()
+            case "released":
+                self._empty = self._resumed = False
+                self._diary.note(self._device.name, "returning")
+            case "opened":
+                self._diary.note(self._device.name, "lent")
+            case "closed":
+                self._diary.note(self._device.name, "refused", why)
+            case "started":
+                pass
+
+    def _note_begin(self) -> None:
+        at = self._diary.wall() - (self._boottime() - self._began_s)
+        self._device.give_back = GiveBackView(self._why() or "", at, None, ())
+        self._diary.give_back(self._device.name, self._device.give_back)
+        self._diary.note(self._device.name, "vacating", self._why())
+
+    def _finish(self) -> None:
+        """Free: measured, told and written down (B17)."""
+        view = self._device.give_back
+        if self._silent or view is None:
+            return
+        free_s = self._free_s if self._free_s is not None else self._boottime()
+        seconds = round(max(free_s - self._began_s, 0.0), 3)
+        view = self._device.give_back = msgspec.structs.replace(view, free_in_s=seconds)
+        self._diary.give_back(self._device.name, view)
+        self._diary.note(self._device.name, "free", view.why, seconds)
+
+    def set_doors(self) -> None:
+        """Let new sessions in while the device is lent, and tell why while it is not."""
+        was_open = self._is_open
+        self._is_open = self._device.state == "lent"
+        for name in self._links:
+            if self._is_open:
+                self._admission.reopen(name, "device")
+            else:
+                self._admission.close(name, "device", self._reason())
+        if self._is_open and not was_open:
+            self._table.notify()
+
+    def _why(self) -> str | None:
+        verdict = self._device.verdict
+        return str(verdict.reasons[0]) if verdict is not None and verdict.reasons else None
+
+    def _reason(self) -> str:
+        verdict = self._device.verdict
+        told = "its workers are starting" if verdict is None or verdict.admit else verdict.sentence
+        return f"device {self._device.name}: {told}"
+
+    def _started(self) -> bool:
+        return self._resumed and (
+            not self._links or any(link.state == "ready" for link in self._links.values())
+        )
+
+    # The actor ---------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do what the state asks for, until cancelled. Cancelled: workers and drains stay as they are."""
+        task_status.started()
+        while True:
+            self._woken = trio.Event()
+            state = self._device.state
+            try:
+                if state == "vacating":
+                    await self._vacate()
+                elif state == "returning":
+                    await self._return()
+            except SwapdError as error:
+                # The store failed: nothing can be moved or ended any more, and a restart goes on from here.
+                log.error("giving back is held up", extra={"device": self._device.name, "code": error.code})
+                await trio.sleep(1.0)
+            self._settle()
+            self.set_doors()
+            if self._device.state != state:
+                continue
+            if state in ("vacating", "returning"):
+                await self._table.wait_activity(LOOK_EVERY_S)
+            else:
+                await self._woken.wait()
+
+    async def _return(self) -> None:
+        while self._drains:
+            _, drain = self._drains.popitem()
+            await self._supervisor.cancel(drain)  # over already: unchanged
+        if self._device.state != "returning":
+            return  # the owner came back meanwhile
+        if all(link.at_rest for link in self._links.values()):
+            self._remember_memory()
+        for link in self._links.values():
+            link.resume()
+        self._cores.bring_back()
+        self._resumed = True
+
+    async def _vacate(self) -> None:
+        why = self._reason()
+        stops = self._owner.release == "stop"
+        if stops:
+            for link in self._links.values():
+                link.unwant(why)
+        if self._device.config.kind == "cpu":
+            for link in self._links.values():
+                if link.pid is not None:
+                    self._cores.send(link.pid, self.other_cores())
+        await self._drain_all()
+        vacated = True
+        for name, link in self._links.items():
+            sessions = self._left(name)
+            if sessions or self._supervisor.draining(name) is not None:
+                vacated = False
+                for session in sessions:
+                    await self._step(session)
+            elif stops and self._device.state == "vacating":
+                self._expect_memory()
+                link.stop_soon(why)
+        if self._device.state != "vacating" or not vacated:
+            return
+        if not stops:
+            self._empty = True
+        elif all(link.at_rest for link in self._links.values()):
+            self._empty = self._memory_is_back()
+
+    async def _drain_all(self) -> None:
+        """Have a drain at every worker that has anything; one that is there already is adopted."""
+        async with trio.open_nursery() as nursery:
+            for name, link in self._links.items():
+                running = self._supervisor.draining(name)
+                if running is not None and running.mode == "native":
+                    self._adopt(name, running.id, ours=running.origin != "operator")
+                elif self._left(name) or (name not in self._drains and link.owner is not None):
+                    nursery.start_soon(self._start_drain, name, running.id if running is not None else None)
+
+    async def _start_drain(self, worker: str, instead_of: str | None) -> None:
+        if instead_of is not None:
+            await self._supervisor.cancel(instead_of)  # it rebuilds only; a native move loses nothing
+        origin: DrainOrigin = "take_back_now" if self._why() == Why.TAKEN_BACK else "owner_pressure"
+        try:
+            view = await self._supervisor.start(worker, self._config.drain_deadline_s, origin)
+        except SwapdError as error:
+            if error.code is not Code.DRAIN_EXISTS:
+                raise
+            return  # somebody else began one meanwhile: the next look adopts it
+        self._adopt(worker, view.id, ours=True)
+
+    def _adopt(self, worker: str, drain: str, *, ours: bool) -> None:
+        if ours:
+            self._drains[worker] = drain
+        view = self._device.give_back
+        if view is not None and not self._silent and drain not in view.drains:
+            self._device.give_back = msgspec.structs.replace(view, drains=(*view.drains, drain))
+            self._diary.give_back(self._device.name, self._device.give_back)
+
+    # Sessions that the drain does not get away ---------------------------------------------------
+
+    def _left(self, worker: str) -> list[LiveSession]:
+        return [session for session in self._table.owned_by(worker) if not session.ended]
+
+    async def _step(self, session: LiveSession) -> None:
+        waiting_s = self._boottime() - self._began_s
+        grace_s = self._config.limits.disconnect_grace_s
+        step = fallback(self._leaver(session), self._owner, waiting_s=waiting_s, grace_s=grace_s)
+        if step == "anew":
+            self._recovery.place_anew(session)
+        elif step == "replay":
+            self._recovery.send_to_another(session, cold=False)
+        elif step == "end":
+            log.warning(
+                "session ends with its device", extra={"session": session.id, "device": self._device.name}
+            )
+            await self._table.finish(session, "failed", Code.DEVICE_TAKEN_BACK)
+
+    def _leaver(self, session: LiveSession) -> Leaver:
+        owner = session.record.owner
+        book = self._supervisor.draining(owner.worker) if owner is not None else None
+        outcome = book.outcomes.get(session.id) if book is not None else None
+        reason = outcome.reason if outcome is not None else None
+        unread = session.unread_since
+        busy = session.over or session.recovering or session.move is not None
+        return Leaver(
+            busy=busy or not self._recovery.reconciled,
+            received=len(session.received),
+            producing=session.producing,
+            unread_s=trio.current_time() - unread if unread is not None else 0.0,
+            replay_permitted=session.record.allow_replay_fallback,
+            reason=Code(reason) if reason in _CODES else None,
+            room=self._recovery.has_room(session),
+            others_starting=any(link.state == "starting" for link in self._others),
+        )
+
+    # Memory --------------------------------------------------------------------------------------
+
+    def _remember_memory(self) -> None:
+        seen = self._device.measurement
+        if seen is not None and seen.memory_used_bytes is not None:
+            self._memory_before = seen.memory_used_bytes - (seen.lender_memory_bytes or 0)
+
+    def _expect_memory(self) -> None:
+        if self._memory_expected is None:
+            self._memory_expected = expected_bytes(self._memory_before, self._device.measurement)
+
+    def _memory_is_back(self) -> bool:
+        """All processes are collected; True when the memory is back, or cannot be told, or was waited for."""
+        now = self._boottime()
+        if self._gone_s is None:
+            self._gone_s = now
+            self.measure_soon()
+        seen, expected = self._device.measurement, self._memory_expected
+        back: bool | None = None
+        if expected is not None and seen is not None and seen.memory_used_bytes is not None:
+            back = is_back(seen, expected) if seen.at_s >= self._gone_s else False
+            if not back and now - self._gone_s < MEMORY_WAIT_S:
+                return False
+        self._free_s = seen.at_s if back and seen is not None else now if back is False else self._gone_s
+        view = self._device.give_back
+        if view is not None and not self._silent:
+            self._device.give_back = msgspec.structs.replace(view, memory_back=back)
+        return True

@@ -1,0 +1,278 @@
+"""A lent device given back and taken up again: real processes, real readings, the sim engine.
+
+What asks for the device is a process whose name is in `owner.always`, or the owner's word: both are as sure
+on a machine that is busy with other things. Only the test of the load itself needs a core that is not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.e2e.deployment import Deployment, reading
+from tests.e2e.test_sim import prompt, reference
+
+OWNERS_PROGRAM = "swapd-owner-e2e"
+LENT = {"a": "core0", "b": "core1"}
+EXTRA = f"""
+[[devices]]
+name = "core0"
+kind = "cpu"
+cores = [0]
+
+[[devices]]
+name = "core1"
+kind = "cpu"
+cores = [{min(1, (os.cpu_count() or 1) - 1)}]
+
+[owner]
+consent = true
+presence = "headless"
+gamemode = false
+resume_after_s = 0.5
+finish_s = 60.0
+%s
+
+[owner.gpu_pressure]
+mode = "fixed"
+poll_ms = 250
+%s
+
+[sim]
+step_ms = 5.0
+
+[timers]
+freeze_s = 5.0
+prepare_s = 10.0
+heartbeat_s = 0.25
+dead_s = 60.0
+"""
+BY_WORD = EXTRA % (f'always = ["{OWNERS_PROGRAM}"]', "threshold_pct = 100.0\nsustain_s = 3600.0")
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be lent twice"),
+]
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Deployment]:
+    deployment = Deployment("sim", extra=BY_WORD, lent=LENT)
+    try:
+        await deployment.start()
+        yield deployment
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
+async def device(running: Deployment, name: str) -> Any:
+    return await running.call("GET", f"/v1/devices/{name}")
+
+
+async def until(running: Deployment, name: str, holds: Callable[[Any], bool], within_s: float = 150.0) -> Any:
+    """The device's view once it is as wanted."""
+    view: Any = None
+    with trio.move_on_after(within_s):
+        while True:
+            view = await device(running, name)
+            if holds(view):
+                return view
+            await trio.sleep(0.02)
+    raise AssertionError(f"not in {within_s} s: {view}; {running.log()}")
+
+
+def state(name: str) -> Callable[[Any], bool]:
+    return lambda view: bool(view["state"] == name)
+
+
+@contextmanager
+def owners_program(folder: Path) -> Iterator[None]:
+    """A program of the owner's that is always a reason to give the device back."""
+    program = folder / OWNERS_PROGRAM
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    shutil.copy(sleep, program)
+    process = subprocess.Popen([str(program), "1000"], start_new_session=True)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def test_the_owners_program_empties_the_devices_and_its_end_brings_them_back(
+    running: Deployment, tmp_path: Path
+) -> None:
+    """B17, D37, R60: refused while it runs, processes gone, workers back when it ends."""
+    before = {w: running.worker_ready(w) for w in ("a", "b")}
+    session = await running.create(prompt(1), 20)
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(20)
+    with owners_program(tmp_path):
+        for name in ("core0", "core1"):
+            view = await until(running, name, state("free"))
+            assert view["why"] == "owner_process"
+            assert OWNERS_PROGRAM in view["sentence"]
+        for ready in before.values():
+            assert ready is not None
+            assert gone(ready.pid)
+        status, answer = await running.client.request(
+            "POST", "/v1/sessions", {"prompt": [1, 2], "max_new_tokens": 2}
+        )
+        assert (status, answer["error"]["code"], answer["error"]["retryable"]) == (
+            503,
+            "device_not_lent",
+            True,
+        )
+        assert OWNERS_PROGRAM in answer["error"]["message"]
+        status, answer = await running.client.request("GET", "/readyz")
+        assert status == 503
+        assert "owner_process:core0" in answer["reasons"]
+    for name in ("core0", "core1"):
+        await until(running, name, state("lent"))
+    await running.wait_ready()
+    events = await running.call("GET", "/v1/devices/core0/events")
+    kinds = [event["kind"] for event in reversed(events["events"])]
+    assert [k for k in kinds if k in ("vacating", "free", "returning")] == ["vacating", "free", "returning"]
+
+
+async def test_take_back_now_moves_eight_sessions_and_stops_the_worker(running: Deployment) -> None:
+    """H52, B17, D40: no token is lost; the worker's process is gone; lent again, it starts again."""
+    await running.call("POST", "/v1/devices/core1/take-back", {})
+    await until(running, "core1", state("free"))
+    sessions = [await running.create(prompt(n, 60), 250) for n in range(8)]
+    async with reading(running, *sessions) as readings:
+        for one in readings:
+            await one.wait_tokens(5)
+        ready = running.worker_ready("a")
+        assert ready is not None
+        await running.call("DELETE", "/v1/devices/core1/take-back")
+        await until(running, "core1", state("lent"))
+        view = await running.call("POST", "/v1/devices/core0/take-back", {})
+        assert (view["state"], view["admitting"], view["why"]) == ("vacating", False, "taken_back")
+        view = await until(running, "core0", state("free"))
+        assert gone(ready.pid)
+        back = view["last_give_back"]
+        assert back["free_in_s"] > 0
+        drain = await running.call("GET", f"/v1/drains/{back['drains'][0]}")
+        assert (drain["state"], drain["origin"]) == ("drained", "take_back_now")
+        assert {s["outcome"] for s in drain["sessions"]} <= {"completed_native", "cancelled"}
+        await running.call("DELETE", "/v1/devices/core0/take-back")
+    for number, one in enumerate(readings):
+        one.check_gapless()
+        assert one.tokens == reference(prompt(number, 60), 250)
+    await until(running, "core0", state("lent"))
+    assert (await running.workers())["a"]["state"] == "ready"
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.2])
+async def test_a_coordinator_killed_while_it_gives_back_goes_on_after_it(
+    running: Deployment, moment: float
+) -> None:
+    """H65, B16: the take-back is in force at the next start; a worker that is found is emptied first."""
+    sessions = [await running.create(prompt(n, 60), 250) for n in range(4)]
+    async with reading(running, *sessions) as readings:
+        for one in readings:
+            await one.wait_tokens(5)
+        await running.call("POST", "/v1/devices/core0/take-back", {"for_s": 3600})
+        await trio.sleep(moment)
+        running.kill_coordinator()
+        running.launch()
+    for number, one in enumerate(readings):
+        one.check_gapless()
+        assert one.events[-1].name == "completed", one.events[-1]
+        assert one.tokens == reference(prompt(number, 60), 250)
+    view = await until(running, "core0", state("free"))
+    assert view["taken_back"]["until"] == "time"
+    workers = await running.workers()
+    assert (workers["a"]["state"], workers["a"]["pid"]) == ("stopped", None)
+    running.kill_coordinator()
+    running.launch()
+    await until(running, "core1", state("lent"))
+    assert (await device(running, "core0"))["state"] == "free"
+    assert (await running.workers())["a"]["state"] == "stopped"
+
+
+async def test_the_last_device_lets_its_sessions_finish(running: Deployment) -> None:
+    """`finish`: nothing has room, so what runs may end where it is; nothing new comes."""
+    session = await running.create(prompt(3), 200)
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(5)
+        for name in ("core1", "core0"):
+            await running.call("POST", f"/v1/devices/{name}/take-back", {})
+    readings[0].check_gapless()
+    assert readings[0].tokens == reference(prompt(3), 200)
+    for name in ("core1", "core0"):
+        await until(running, name, state("free"))
+
+
+def idle_share(core: int, seconds: float = 0.5) -> float:
+    """How much of a core nobody uses."""
+
+    def look() -> tuple[int, int]:
+        line = next(
+            line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{core} ")
+        )
+        ticks = [int(value) for value in line.split()[1:9]]
+        return ticks[3] + ticks[4], sum(ticks)
+
+    idle, total = look()
+    time.sleep(seconds)
+    later_idle, later_total = look()
+    return (later_idle - idle) / max(later_total - total, 1)
+
+
+@contextmanager
+def load_on(core: int) -> Iterator[None]:
+    """The owner's own work, pinned to one core."""
+    code = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_the_owners_load_engages_and_its_end_releases() -> None:
+    """R5, R41, R60, D33: the whole way, from a busy core to the worker's return; no token lost."""
+    if idle_share(0) < 0.6 or idle_share(1) < 0.6:
+        pytest.skip("the cores are busy with other things: what is the owner's load could not be told")
+    deployment = Deployment(
+        "sim",
+        extra=EXTRA % ("", "threshold_pct = 85.0\nsustain_s = 1.0\nrelease_s = 1.0"),
+        lent=LENT,
+    )
+    try:
+        await deployment.start()
+        session = await deployment.create(prompt(5), 1500)
+        async with reading(deployment, session) as readings:
+            await readings[0].wait_tokens(20)
+            source = await deployment.where(session)
+            core = 0 if source == "a" else 1
+            ready = deployment.worker_ready(source)
+            assert ready is not None
+            with load_on(core):
+                view = await until(deployment, LENT[source], state("free"))
+                assert view["last_give_back"]["why"] == "pressure"
+                assert gone(ready.pid)
+                assert await deployment.where(session) != source
+            await until(deployment, LENT[source], state("lent"))
+        readings[0].check_gapless()
+        assert readings[0].tokens == reference(prompt(5), 1500)
+    finally:
+        await trio.to_thread.run_sync(deployment.close)

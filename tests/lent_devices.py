@@ -1,0 +1,153 @@
+"""The devices of a service double: views that a test sets, and what owners asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from swapd.api import (
+    Caller,
+    DeviceEvent,
+    DeviceView,
+    DrainView,
+    GiveBackView,
+    ProfileView,
+    Readiness,
+    SamplePoint,
+    SessionView,
+    StatusView,
+    TakeBack,
+    TakenBack,
+    WorkerView,
+)
+from swapd.errors import Code, SwapdError
+from swapd.lending.take_back import check_take_back
+
+GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
+
+
+def lent_device(name: str, **changes: Any) -> DeviceView:
+    """A calibrated device of one worker of the same name, lent while its screen is locked."""
+    profile = ProfileView(True, 60, 60, 740, 187_200.0, 33.6, 13.0, 40.0)
+    view = DeviceView(
+        name=name,
+        kind="nvml",
+        workers=(name,),
+        state="lent",
+        admitting=True,
+        why=None,
+        reasons=(),
+        sentence="owner load 3 % is below 34 %",
+        threshold_text="Threshold 34%, rising toward 40% (learned from 52 h)",
+        mode="calibrated",
+        attendance="locked",
+        attendance_detail=None,
+        profile="locked",
+        engaged=False,
+        calibrated=True,
+        reading_pct=3.0,
+        reading_age_s=0.4,
+        readings="ok",
+        readings_detail=None,
+        profiles={"locked": profile},
+        threshold_pct=33.6,
+        baseline_pct=13.0,
+        target_pct=40.0,
+        learned_samples=740,
+        learned_s=187_200.0,
+    )
+    return msgspec.structs.replace(view, **changes)
+
+
+class LentDevices:
+    """The part of `swapd.api.Service` that is about devices; a service double inherits it."""
+
+    def __init__(self) -> None:
+        self.lent: dict[str, DeviceView] = {}
+        self.taken: list[tuple[str, TakeBack]] = []
+        self.points: list[SamplePoint] = []
+        self.happened: list[DeviceEvent] = []
+        self.looks_until_free: int | None = None
+        """How often a device that was taken back is looked at until it is free; None: the test decides."""
+
+    async def workers(self, caller: Caller) -> Sequence[WorkerView]:
+        raise NotImplementedError
+
+    async def sessions(self, caller: Caller) -> Sequence[SessionView]:
+        raise NotImplementedError
+
+    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+        raise NotImplementedError
+
+    def readiness(self) -> Readiness:
+        raise NotImplementedError
+
+    async def status(self, caller: Caller) -> StatusView:
+        ready = self.readiness()
+        states = [view.state for view in await self.sessions(caller)]
+        return StatusView(
+            version="test",
+            ready=ready.ready,
+            reasons=ready.reasons,
+            consent=True,
+            devices=tuple(self.lent.values()),
+            workers=tuple(await self.workers(caller)),
+            sessions={state: states.count(state) for state in states},
+            drains=tuple(view for view in await self.drains(caller) if view.finished_at is None),
+        )
+
+    async def devices(self, caller: Caller) -> Sequence[DeviceView]:
+        return list(self.lent.values())
+
+    async def device(self, caller: Caller, device: str) -> DeviceView:
+        view = self._lent(device)
+        if self.looks_until_free is not None and view.state == "vacating":
+            self.looks_until_free -= 1
+            if self.looks_until_free <= 0:
+                self.set_free(device)
+        return self.lent[device]
+
+    def set_free(self, device: str) -> None:
+        self.lent[device] = msgspec.structs.replace(
+            self.lent[device], state="free", last_give_back=GIVEN_BACK
+        )
+
+    async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
+        view = self._lent(device)
+        checked = check_take_back(request)
+        self.taken.append((device, checked))
+        ends_at = None if checked.for_s is None else 100.0 + checked.for_s
+        self.lent[device] = msgspec.structs.replace(
+            view,
+            state="vacating",
+            admitting=False,
+            why="taken_back",
+            reasons=("taken_back",),
+            sentence="taken back by its owner",
+            taken_back=TakenBack(100.0, checked.until or "told", ends_at),
+            last_give_back=msgspec.structs.replace(GIVEN_BACK, free_in_s=None),
+        )
+        return self.lent[device]
+
+    async def lend(self, caller: Caller, device: str) -> DeviceView:
+        self._lent(device)
+        self.lent[device] = lent_device(device)
+        return self.lent[device]
+
+    async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
+        self._lent(device)
+        return [point for point in self.points if point.at >= since]
+
+    async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
+        self._lent(device)
+        return self.happened
+
+    def metrics(self, caller: Caller) -> bytes:
+        return b"swapd_ready 1.0\n"
+
+    def _lent(self, device: str) -> DeviceView:
+        if device not in self.lent:
+            raise SwapdError(Code.DEVICE_UNKNOWN, f"the devices are {', '.join(self.lent)}")
+        return self.lent[device]
