@@ -13,7 +13,8 @@ from swapd.config import Config, DeviceConfig, OwnerConfig, PressureConfig
 from swapd.config_lines import Path
 from swapd.config_rules import RESERVED_IDS, WORKER_ID, Problem
 from swapd.lending.quiet import QuietHoursError, always_quiet, parse_quiet
-from swapd.pressure.settings_rules import CAP_CEILING_PCT, RETIRED_KEYS, effective_cap, fixed_problem
+from swapd.pressure.bounds import CAP_CEILING_PCT, effective_cap_pct
+from swapd.pressure.settings_rules import RETIRED_KEYS, fixed_problem
 
 GPU_UUID: Final = re.compile(
     r"GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
@@ -188,7 +189,7 @@ def _cap(pressure: PressureConfig) -> Iterator[Problem]:
     cap, floor = pressure.cap_pct, pressure.floor_pct
     if floor <= cap <= CAP_CEILING_PCT:
         return
-    held = f"calibrated mode runs with a cap of {effective_cap(pressure):g}"
+    held = f"calibrated mode runs with a cap of {effective_cap_pct(pressure):g}"
     where = (*_PRESSURE, _written(pressure, "cap_pct", "floor_pct"))
     if cap < floor:
         yield Problem(where, f"cap_pct = {cap:g} is below floor_pct = {floor:g}: {held}")

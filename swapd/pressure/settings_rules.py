@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from swapd.config import PressureConfig
+from swapd.pressure.bounds import CAP_CEILING_PCT
 
-CAP_CEILING_PCT: Final = 90.0
-"""No learned threshold is above it, unless the floor is (R35, D6)."""
 FIXED_MAX_PCT: Final = 100.0
 
 SETTABLE: Final = (
@@ -39,11 +38,6 @@ class FieldProblem(NamedTuple):
 
     field: str
     sentence: str
-
-
-def effective_cap(config: PressureConfig) -> float:
-    """The cap that holds, in percent: at most 90, and never below the floor (R35, R36, D6)."""
-    return max(config.floor_pct, min(config.cap_pct, CAP_CEILING_PCT))
 
 
 def fixed_problem(config: PressureConfig) -> str | None:
