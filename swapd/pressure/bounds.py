@@ -7,6 +7,7 @@ from typing import Final
 from swapd.config import PressureConfig
 
 CAP_CEILING_PCT: Final = 90.0
+"""No learned threshold is above it, unless the floor is (R35, D6)."""
 MIN_GAP_LIMIT_MS: Final = 20_000
 GAP_LIMIT_POLLS: Final = 3
 BAND_SHARE_MAX: Final = 0.5

@@ -102,7 +102,7 @@ class DevicePressure:
             return 0.0  # R17, R25
         passed_s = interval_s(since_s, t_s)
         # R18: all of an interval counts or nothing of it; R28: a clock that stepped back credits nothing.
-        return passed_s if 0.0 <= passed_s <= self._gap_limit_s else 0.0
+        return max(passed_s, 0.0) if passed_s <= self._gap_limit_s else 0.0
 
     def _threshold_pct(self, learning: ProfileLearning | None) -> float | None:
         if self._fixed:

@@ -46,7 +46,7 @@ def test_the_interval_is_that_of_the_readings_not_of_the_settings() -> None:
     """D38."""
     feed = Feed(DEFAULT)
     feed(1.0)
-    assert [feed(1.0, after_s=passed).credited_s for passed in (4.75, 6.5, 0.0)] == [4.75, 6.5, 0.0]
+    assert [feed(1.0, after_s=passed).credited_s for passed in (4.75, 0.25, 0.0)] == [4.75, 0.25, 0.0]
 
 
 def test_a_skipped_tick_is_credited_in_full() -> None:
