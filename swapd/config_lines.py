@@ -42,6 +42,9 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
+        self.line = 1
+        self.counted_to = 0
+        """Where `line` was last brought up to date."""
         self.lines: dict[Path, int] = {}
         self.tables: dict[Path, int] = {}
         """How many `[[…]]` headers each array of tables has had so far."""
@@ -155,4 +158,6 @@ class _Scanner:
         return False
 
     def _note(self, path: Path) -> None:
-        self.lines.setdefault(path, self.text.count("\n", 0, self.at) + 1)
+        self.line += self.text.count("\n", self.counted_to, self.at)
+        self.counted_to = self.at
+        self.lines.setdefault(path, self.line)

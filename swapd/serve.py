@@ -213,9 +213,8 @@ class Coordinator:
     async def _stop_doors(self, doors: trio.Nursery) -> None:
         """Streams end with their cursors intact, then the doors close whatever their clients do (H230)."""
         self.service.stop()
-        # HTTP ends by itself when its connections have, within its own grace; the rest ends here.
-        await trio.sleep(GRACEFUL_S)
-        doors.cancel_scope.cancel()
+        # Each door ends by itself once its last client has its answer.
+        doors.cancel_scope.deadline = trio.current_time() + GRACEFUL_S
 
     async def _stop_workers(self) -> None:
         choice = self.config.stop_workers

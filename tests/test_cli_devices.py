@@ -1,4 +1,4 @@
-"""`swapd devices`, `take-back`, `lend`, and the devices of `swapd status`, against a service on real sockets."""
+"""`swapd devices`, `take-back`, `lend`, and the devices of `swapd status`, against a service on sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from swapd.api import ProfileView, TakeBack
-from swapd.cli.lending import Span
 from tests.lent_devices import GIVEN_BACK, lent_device
 from tests.test_cli import WAIT_S, Running, until
 
@@ -125,10 +124,6 @@ def test_what_is_no_length_of_time_is_refused(running: Running, text: str) -> No
     assert result.exit_code == 2
     assert "is no length of time" in result.stderr
     assert running.service.taken == []
-
-
-def test_a_length_of_time_is_taken_as_it_is() -> None:
-    assert Span().convert(60.0, None, None) == 60.0
 
 
 @pytest.mark.parametrize("command", ["take-back", "lend"])

@@ -95,7 +95,7 @@ scalars = st.one_of(st.integers(-5, 5), st.booleans(), texts, st.just(1.5))
 values = st.recursive(
     scalars,
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=3)),
-    max_leaves=8,
+    max_leaves=4,
 )
 
 
@@ -117,7 +117,8 @@ def inline(value: Any) -> str:
 
 @settings(deadline=None)
 @given(
-    st.dictionaries(keys, values, max_size=4), st.dictionaries(keys, st.lists(st.dictionaries(keys, values)))
+    st.dictionaries(keys, values, max_size=4),
+    st.dictionaries(keys, st.lists(st.dictionaries(keys, values, max_size=3), max_size=3), max_size=3),
 )
 def test_the_scanner_agrees_with_the_parser(pairs: dict[str, Any], tables: dict[str, Any]) -> None:
     tables = {key: each for key, each in tables.items() if key not in pairs and each}

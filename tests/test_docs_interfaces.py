@@ -112,9 +112,11 @@ def test_every_command_has_its_section() -> None:
 
 
 def test_every_option_that_the_page_names_exists() -> None:
+    groups = [main, *(each for each in main.commands.values() if isinstance(each, click.Group))]
     known = {
         option
-        for command in main.commands.values()
+        for group in groups
+        for command in group.commands.values()
         for parameter in command.params
         if isinstance(parameter, click.Option)
         for option in parameter.opts

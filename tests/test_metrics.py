@@ -157,8 +157,9 @@ async def test_a_move_is_counted_with_its_outcome_its_pause_and_its_parts(tmp_pa
         b = world.b
         await world.until(lambda: len(world.table.owned_by("b")) == 1)
         b.speak("s", 107)
-        await world.until(lambda: world.supervisor.draining("a") is None)
-        await world.store.commit(lambda db: None)
+        await world.until(
+            lambda: world.supervisor.tally.moves.total() == world.supervisor.tally.drains.total() == 1
+        )
         assert (await doors.drain(OPERATOR, drain.id)).state == "drained"
         found = series(doors.metrics(OPERATOR))
         assert found['swapd_migrations_total{outcome="completed_native"}'] == 1.0
@@ -180,7 +181,7 @@ async def test_outcomes_of_earlier_runs_are_counted_from_their_records(tmp_path:
         await world.store.commit(lambda db: plan_move(db, move))
         await world.session(tokens=0)
         drain = await world.supervisor.start("b", 60.0, "operator")
-        await world.until(lambda: world.supervisor.draining("b") is None)
+        await world.until(lambda: world.supervisor.tally.drains.total() == 1)
         assert (await world.supervisor.view(drain.id)).state == "drained"
         assert world.supervisor.tally.moves["completed_native"] == 0
         assert world.supervisor.tally.drains == {"drained": 1}

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import trio
 
-from ops.handoff_bench.deployment import log_tail, start_child, stop_child, wait_child
+from ops.handoff_bench.deployment import Card, log_tail, start_child, stop_child, wait_child
 from ops.handoff_bench.measure import merge
 from ops.handoff_bench.rounds import RoundResult
 from swapd.config import ModelConfig
@@ -104,23 +104,29 @@ async def _follow(log: Path, report: Callable[[str], None]) -> None:
 
 
 async def run_controls(
-    folder: Path, model: ModelConfig, rounds: Sequence[ControlRound], report: Callable[[str], None]
+    folder: Path,
+    model: ModelConfig,
+    rounds: Sequence[ControlRound],
+    report: Callable[[str], None],
+    card: Card | None = None,
 ) -> dict[str, ControlResult]:
     """Repeat all rounds without a move; returns results by name. Raises `engine_failed`.
 
     Cancelled or failed: the processes have ended when this returns.
     """
     cores = sorted(os.sched_getaffinity(0))
-    hands = deal(rounds, min(len(cores), 2))
+    # One card has its memory for one engine at a time.
+    hands = deal(rounds, 1 if card else min(len(cores), 2))
     report(f"control run: the same steps on {len(hands)} engines of their own, nothing moves")
     children = []
     try:
         for index, hand in enumerate(hands):
             paths = folder / f"control{index}.job.json", folder / f"control{index}.result.json"
-            job = ControlJob(model, (cores[index],), tuple(hand))
+            job = ControlJob(model, () if card else (cores[index],), tuple(hand))
             paths[0].write_bytes(msgspec.json.encode(job))
             command = [sys.executable, "-m", "ops.handoff_bench.repeat", *map(str, paths)]
-            children.append((start_child(command, folder / f"control{index}.log"), index, paths[1]))
+            log, environment = folder / f"control{index}.log", card.environment if card else {}
+            children.append((start_child(command, log, environment), index, paths[1]))
         results: dict[str, ControlResult] = {}
         for process, index, path in children:
             async with trio.open_nursery() as nursery:

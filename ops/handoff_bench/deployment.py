@@ -1,4 +1,4 @@
-"""A private service with two vLLM workers on this machine's CPU, and nothing of it left afterwards.
+"""A private service with two vLLM workers, on this machine's CPU or on one GPU, and nothing of it left after.
 
 The bench starts the workers itself, so that it can tell them to damage what they import; the service finds
 them by their ready files. Everything lies in one temporary folder; what was started is ended by its pid, and
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ import trio
 
 from ops.handoff_bench.plan import Break
 from swapd.client import HttpClient, Unreachable
-from swapd.config import Config
+from swapd.config import Config, WorkerConfig
 from swapd.config_file import read_config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo, StepRecord
@@ -52,6 +52,18 @@ class Size(msgspec.Struct, frozen=True):
     session_tokens: int
     tokens: int
     sessions: int
+
+
+class Card(msgspec.Struct, frozen=True):
+    """The GPU that both workers use, instead of a core each; `share` of its memory is for one of them."""
+
+    uuid: str
+    share: float
+    block_tokens: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self.uuid}
 
 
 class Deployment:
@@ -107,7 +119,12 @@ def private_folder(keep: bool) -> Iterator[Path]:
 
 @asynccontextmanager
 async def open_deployment(
-    folder: Path, model: Path, size: Size, break_copy: Break, report: Callable[[str], None]
+    folder: Path,
+    model: Path,
+    size: Size,
+    break_copy: Break,
+    report: Callable[[str], None],
+    card: Card | None = None,
 ) -> AsyncIterator[Deployment]:
     """Start the service and both workers, and end them whatever happens.
 
@@ -117,14 +134,18 @@ async def open_deployment(
     port = choose_port(0)
     (folder / "run").mkdir(mode=0o700)
     config_path = folder / "swapd.toml"
-    write_private(config_path, _toml(folder, model, size, token, port))
+    write_private(config_path, _toml(folder, model, size, token, port, card))
     config = read_config(config_path)
     workers: list[subprocess.Popen[bytes]] = []
     service: ServeProcess | None = None
     try:
         for worker in config.workers:
             settings = msgspec.structs.replace(settings_for(config, worker), break_copy=break_copy)
-            workers.append(_start_worker(folder, worker.worker_id, msgspec.json.encode(settings)))
+            process = _start_worker(folder, worker.worker_id, msgspec.json.encode(settings), card)
+            workers.append(process)
+            if card is not None:
+                # vLLM measures what is left on the card while it starts: one after the other.
+                await _wait_worker(config, worker, process, folder)
         service = ServeProcess.start(config_path, folder / "serve.log")
         client = HttpClient(f"http://{HOST}:{port}", token)
         report("starting the service and two vLLM workers (about half a minute)")
@@ -141,15 +162,16 @@ async def open_deployment(
             await trio.to_thread.run_sync(_stop_workers, workers)
 
 
-def _toml(folder: Path, model: Path, size: Size, token: str, port: int) -> str:
+def _toml(folder: Path, model: Path, size: Size, token: str, port: int, card: Card | None = None) -> str:
     cores = sorted(os.sched_getaffinity(0))
     kv_bytes = size.tokens * kv_bytes_per_token(model)
     quote = json.dumps  # JSON strings are TOML basic strings
+    on_card = f"gpu_memory_utilization = {card.share}\nblock_tokens = {card.block_tokens}\n" if card else ""
     workers = "".join(
         f"""
 [[workers]]
 worker_id = "{worker}"
-cores = [{cores[index % len(cores)]}]
+{"" if card else f"cores = [{cores[index % len(cores)]}]"}
 spawn = false
 """
         for index, worker in enumerate(WORKERS)
@@ -168,7 +190,7 @@ path = {quote(str(model))}
 max_model_len = {size.session_tokens}
 kv_cache_bytes = {kv_bytes + kv_bytes // 4 + 64 * MIB}
 max_num_seqs = {max(2 * size.sessions, 8)}
-
+{on_card}
 [[credentials]]
 namespace = "bench"
 token = {quote(token)}
@@ -189,13 +211,19 @@ import_orphan_s = 180.0
 """
 
 
-def _start_worker(folder: Path, worker: str, settings: bytes) -> subprocess.Popen[bytes]:
+def _start_worker(folder: Path, worker: str, settings: bytes, card: Card | None) -> subprocess.Popen[bytes]:
     path = folder / f"{worker}.settings.json"
     write_private(path, settings.decode())
-    return start_child([sys.executable, "-m", "swapd.worker", str(path)], folder / f"{worker}.log")
+    return start_child(
+        [sys.executable, "-m", "swapd.worker", str(path)],
+        folder / f"{worker}.log",
+        card.environment if card else {},
+    )
 
 
-def start_child(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+def start_child(
+    command: list[str], log_path: Path, environment: Mapping[str, str] = {}
+) -> subprocess.Popen[bytes]:
     """Start a process whose output goes to a file and that ends when this one does. Main thread only."""
     libc = ctypes.CDLL(None)
 
@@ -212,9 +240,24 @@ def start_child(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,
             preexec_fn=end_with_parent,
             # torch keeps caches there.
-            env=os.environ | {"TMPDIR": str(log_path.parent)},
+            env=os.environ | {"TMPDIR": str(log_path.parent)} | dict(environment),
             cwd=Path(__file__).resolve().parents[2],
         )
+
+
+async def _wait_worker(
+    config: Config, worker: WorkerConfig, process: subprocess.Popen[bytes], folder: Path
+) -> None:
+    with trio.move_on_after(START_TIMEOUT_S):
+        while process.poll() is None:
+            found = find(config, worker)
+            if found is not None:
+                found.close()
+                return
+            await trio.sleep(POLL_S)
+        log = log_tail(folder / f"{worker.worker_id}.log")
+        raise SwapdError(Code.ENGINE_FAILED, f"worker {worker.worker_id}: {log}")
+    raise SwapdError(Code.TIMEOUT, f"worker {worker.worker_id} was not ready after {START_TIMEOUT_S:g} s")
 
 
 async def _wait_ready(

@@ -45,7 +45,7 @@ for command in (
     drain,
     drains,
     cancel,
-    replay_readings,
     calibration,
+    replay_readings,
 ):
     main.add_command(command)

@@ -24,18 +24,14 @@ UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
-class Span(click.ParamType):
+def span(ctx: click.Context | None, param: click.Parameter | None, text: str | None) -> float | None:
     """A length of time such as `90m`, `1h30m` or `2d`, in seconds."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        parts = _PART.findall(value)
-        if not parts or "".join(number + unit for number, unit in parts) != value:
-            self.fail(f"{value!r} is no length of time; write it as 90m, 1h30m or 2d", param, ctx)
-        return sum(float(number) * UNITS_S[unit] for number, unit in parts)
+    if text is None:
+        return None
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise click.BadParameter(f"{text!r} is no length of time; write it as 90m, 1h30m or 2d")
+    return sum(float(number) * UNITS_S[unit] for number, unit in parts)
 
 
 @click.command(short_help="List the lent devices and why each is lent or not.")
@@ -60,7 +56,7 @@ def devices(config: Path | None, socket_dir: Path | None, as_json: bool) -> None
 @click.argument("names", nargs=-1, metavar="[DEVICE]...")
 @click.option("--all", "take_all", is_flag=True, help="All devices.")
 @click.option(
-    "--for", "for_s", type=Span(), metavar="SPAN", help="For so long, as 1h, 90m or 2d; at most 30 days."
+    "--for", "for_s", callback=span, metavar="SPAN", help="For so long, as 1h, 90m or 2d; at most 30 days."
 )
 @click.option(
     "--until", type=click.Choice(["told", "unlock"]), help="Until you say so, or until the next unlock."

@@ -1,6 +1,6 @@
 """Devices of kind `cpu`: what the owner does with some cores, from `/proc`; the arithmetic is in `cpu_rules`.
 
-Nothing is kept open and nothing is asked of other processes. Lenders are the given roots with their trees,
+Nothing is asked of other processes. Lenders are the given roots with their trees,
 whoever listens on a borrower port, and this process itself. Loads that cannot be told apart (interrupts,
 kernel threads, other users' processes that are hidden from us) are the owner's.
 """
@@ -10,26 +10,22 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
 from swapd.devices.cpu_rules import (
     MIN_INTERVAL_S,
-    CoreTicks,
     Picture,
-    ProcessTicks,
     Spent,
-    ThreadTicks,
     share,
     spent_alone,
     spent_by_trees,
 )
-from swapd.devices.processes import PROC, ProcessTable, read_small
+from swapd.devices.cpu_times import ProcessTimes, read_cores
+from swapd.devices.processes import PROC, ProcessTable
 from swapd.messages.sampler import Measurement, Sample, SampledDevice, SamplerSettings
 
-STAT_CHUNK_BYTES: Final = 16384
-"""`cpuN` lines come first in `/proc/stat`: about 60 bytes each; read on while they go on."""
 Result = Literal["first", "failed", "invalid"]
 MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -58,6 +54,8 @@ class CpuBackend:
         self._clock = clock
         self._ticks_per_s = ticks_per_s or os.sysconf("SC_CLK_TCK")
         self._table = ProcessTable(proc)
+        self._lenders = ProcessTimes(proc)
+        self._ignored = ProcessTimes(proc)
         self._before: Picture | None = None
         model = _cpu_model(proc)
         machine = _text(machine_id)
@@ -84,7 +82,9 @@ class CpuBackend:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close the files that are kept open."""
+        self._lenders.close()
+        self._ignored.close()
 
     def _measured(
         self,
@@ -151,85 +151,9 @@ class CpuBackend:
             now,
             int(now * self._ticks_per_s),
             cores,
-            self._times(lenders, before.lenders if before else {}),
-            self._times(passed, before.ignored if before else {}),
+            self._lenders.read(lenders, before.lenders if before else {}),
+            self._ignored.read(passed, before.ignored if before else {}),
         )
-
-    def _times(self, pids: Iterable[int], before: Mapping[int, ProcessTicks]) -> dict[int, ProcessTicks]:
-        times = {}
-        for pid in pids:
-            read = read_times(pid, self._proc, before.get(pid))
-            if read is not None:
-                times[pid] = read
-        return times
-
-
-def read_cores(proc: Path) -> dict[int, CoreTicks]:
-    """The `cpuN` lines of `/proc/stat`; empty when it cannot be read."""
-    data = b""
-    try:
-        fd = os.open(f"{proc}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return {}
-    try:
-        while chunk := os.pread(fd, STAT_CHUNK_BYTES, len(data)):
-            data += chunk
-            if b"\nintr" in data:
-                break
-    except OSError:
-        return {}
-    finally:
-        os.close(fd)
-    cores = {}
-    for line in data.split(b"\nintr", 1)[0].splitlines():
-        fields = line.split(None, 8)
-        name = fields[0] if fields else b""
-        if name.startswith(b"cpu") and name[3:].isdigit() and len(fields) >= 8:
-            try:
-                cores[int(name[3:])] = CoreTicks(*map(int, fields[1:8]))
-            except ValueError:
-                continue
-    return cores
-
-
-def read_times(pid: int, proc: Path, before: ProcessTicks | None) -> ProcessTicks | None:
-    """The times of a process and of its threads; None when it is gone.
-
-    The threads of a process that has spent nothing since `before` are not read again.
-    """
-    fields = _stat_fields(f"{proc}/{pid}/stat")
-    if fields is None:
-        return None
-    start, own, core = int(fields[19]), int(fields[11]) + int(fields[12]), int(fields[36])
-    same = before is not None and before.start_ticks == start
-    threads: dict[int, ThreadTicks] = {}
-    if same and before is not None and before.own == own:
-        threads = dict(before.threads)
-    elif int(fields[17]) > 1:
-        threads = _read_threads(pid, proc)
-    return ProcessTicks(int(fields[1]), start, own, int(fields[13]) + int(fields[14]), core, threads)
-
-
-def _read_threads(pid: int, proc: Path) -> dict[int, ThreadTicks]:
-    threads = {}
-    try:
-        tids = os.listdir(f"{proc}/{pid}/task")
-    except OSError:
-        return {}
-    for tid in tids:
-        fields = _stat_fields(f"{proc}/{pid}/task/{tid}/stat")
-        if fields is not None:
-            threads[int(tid)] = ThreadTicks(int(fields[11]) + int(fields[12]), int(fields[36]))
-    return threads
-
-
-def _stat_fields(path: str) -> list[bytes] | None:
-    """The fields of a `stat` file from `state` on (number 3 of proc(5) is index 0), up to `processor`."""
-    data = read_small(path)
-    if data is None:
-        return None
-    fields = data[data.rfind(b")") + 2 :].split(None, 37)
-    return fields if len(fields) > 36 else None
 
 
 def _identity(device: SampledDevice, machine: str, model: str | None) -> str:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 LISTEN: Final = b"0A"
 RESCAN_S: Final = 10.0
-RETRY_S: Final = 2.0
-"""While a port has no process that we can see."""
+RETRY_S: Final = 5.0
+"""While a port has no process that we can see. Reading `/proc/net/tcp` takes the kernel milliseconds."""
 MAX_FDS: Final = 65536
 """Descriptors looked at in one scan."""
 ACTIVATORS: Final = frozenset({"systemd", "init"})

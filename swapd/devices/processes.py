@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,7 +24,7 @@ from swapd.devices.listeners import Listeners
 PROC: Final = Path("/proc")
 COMM_MAX_BYTES: Final = 15
 """The kernel cuts `comm` here."""
-FULL_SCAN_S: Final = 10.0
+FULL_SCAN_S: Final = 20.0
 STAT_BYTES: Final = 1024
 MAX_TREE: Final = 65536
 """Processes of all lenders together; a table of more is not ours to understand."""
@@ -83,20 +83,30 @@ class ProcessTable:
         self._young: set[int] = set()
         self._full_at_s: float | None = None
         self._members: dict[int, _Member] = {}
+        self._lent: frozenset[int] = frozenset()
         self._listeners = Listeners(proc)
-        self._exes: dict[tuple[int, int, str], str] = {}
+        self._names: dict[Process, tuple[str, str]] = {}
+        self._listed: list[str] = []
+        # What was asked and answered since the processes last changed.
+        self._asked: frozenset[int] | None = None
+        self._named: dict[tuple[str, ...], tuple[Process, ...]] = {}
 
     def refresh(self) -> None:
         """Look which processes there are. New ones are read now and once more at the next call (`exec`)."""
         now = self._clock()
-        pids = set(list_pids(self._proc))
+        listed = _list(self._proc)
         full = self._full_at_s is None or now - self._full_at_s >= FULL_SCAN_S
+        if not full and not self._young and listed == self._listed:
+            return
         if full:
             self._full_at_s = now
-            self._exes.clear()
+            self._names.clear()
+        self._listed = listed
+        self._named.clear()
+        self._asked = None
         before, young = self._known, self._young
         self._known, self._young = {}, set()
-        for pid in pids:
+        for pid in _pids(listed):
             process = before.get(pid)
             if full or process is None or pid in young:
                 if process is None:
@@ -117,7 +127,10 @@ class ProcessTable:
         lender's work. It leaves when the root lives on and is no lender any more.
         """
         listeners = self._listeners.pids(frozenset(ports), self._known.values(), self._clock())
-        seeds = {pid for pid in (*roots, *listeners) if pid > 1 and pid in self._known}
+        seeds = frozenset(pid for pid in (*roots, *listeners) if pid > 1 and pid in self._known)
+        if seeds == self._asked:
+            return self._lent
+        self._asked = seeds
         found: dict[int, _Member] = {}
         for pid, member in self._members.items():
             process = self._known.get(pid)
@@ -131,7 +144,8 @@ class ProcessTable:
             start = self._known[pid].start_ticks
             found[pid] = _Member(start, (pid, start))
         self._members = self._with_children(found)
-        return frozenset(self._members)
+        self._lent = frozenset(self._members)
+        return self._lent
 
     def lenders_now(self, roots: Iterable[int], ports: Iterable[int] = ()) -> frozenset[int]:
         """`refresh`, then `lenders`."""
@@ -153,52 +167,52 @@ class ProcessTable:
                     queue.append(child.pid)
         return found
 
-    def named(self, names: Iterable[str]) -> Iterator[Process]:
+    def named(self, names: Iterable[str]) -> tuple[Process, ...]:
         """The processes of one of these names (D23)."""
-        wanted = _Names(names)
-        if not wanted:
-            return
-        for process in self._known.values():
-            if wanted.match(process.name) or wanted.match(self._exe(process)):
-                yield process
+        key = tuple(names)
+        found = self._named.get(key)
+        if found is None:
+            wanted = _Names(key)
+            found = self._named[key] = tuple(
+                process
+                for process in (self._known.values() if wanted else ())
+                if not wanted.isdisjoint(self._names_of(process))
+            )
+        return found
 
     def running(self, names: Iterable[str]) -> tuple[str, ...]:
         """Which of these names run at all (D37), as they were asked for."""
-        return tuple(name for name in names if next(self.named((name,)), None) is not None)
+        return tuple(name for name in names if self.named((name,)))
 
-    def _exe(self, process: Process) -> str:
-        key = (process.pid, process.start_ticks, process.name)
-        exe = self._exes.get(key)
-        if exe is None:
-            exe = self._exes[key] = exe_name(process.pid, self._proc) or ""
-        return exe
+    def _names_of(self, process: Process) -> tuple[str, str]:
+        names = self._names.get(process)
+        if names is None:
+            exe = exe_name(process.pid, self._proc) or ""
+            names = self._names[process] = (process.name.casefold(), exe.casefold())
+        return names
 
 
-class _Names:
-    """Names to look for: without regard to case, `comm` as the kernel cuts it."""
+class _Names(frozenset[str]):
+    """Names to look for: without regard to case, also as the kernel cuts them for `comm`."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._whole = {name.casefold() for name in names if name}
-        self._cut = {
-            name.encode()[:COMM_MAX_BYTES].decode(errors="replace")
-            for name in self._whole
-            if len(name.encode()) > COMM_MAX_BYTES
-        }
-
-    def __bool__(self) -> bool:
-        return bool(self._whole)
+    def __new__(cls, names: Iterable[str]) -> _Names:
+        whole = {name.casefold() for name in names if name}
+        cut = {name.encode()[:COMM_MAX_BYTES].decode(errors="replace") for name in whole}
+        return super().__new__(cls, whole | cut)
 
     def match(self, name: str) -> bool:
-        folded = name.casefold()
-        return bool(folded) and (folded in self._whole or folded in self._cut)
+        return name.casefold() in self
 
 
-def list_pids(proc: Path = PROC) -> list[int]:
-    """All pids there are now."""
+def _list(proc: Path) -> list[str]:
     try:
-        return [int(name) for name in os.listdir(proc) if name.isdecimal()]
+        return os.listdir(proc)
     except OSError:
         return []
+
+
+def _pids(listed: list[str]) -> list[int]:
+    return [int(name) for name in listed if name.isdecimal()]
 
 
 def exe_name(pid: int, proc: Path = PROC) -> str | None:

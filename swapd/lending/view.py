@@ -10,14 +10,14 @@ from swapd.api import DeviceView, ProfileView, TakenBack
 from swapd.config import Config, PressureConfig
 from swapd.lending.device import LentDevice, Verdict
 from swapd.lending.reasons import Why
+from swapd.pressure.bounds import fixed_threshold_pct, gap_limit_s
 from swapd.pressure.reading import Profile, ProfileSummary
+from swapd.pressure.texts import fixed_text, threshold_text
 
 T = TypeVar("T")
 
 STARTING: Final = Verdict(False, True, (Why.NO_READINGS,), "nothing was measured yet")
 """What is told of a device before it was first judged."""
-RISING_BY_PCT: Final = 0.05
-"""A target that is nearer than this is not called rising (D9)."""
 
 
 class Freshness(NamedTuple):
@@ -101,11 +101,6 @@ def summaries(device: LentDevice, pressure: PressureConfig) -> list[ProfileSumma
     return list(device.pressure.summaries())
 
 
-def gap_limit_s(pressure: PressureConfig) -> float:
-    """Readings that are older say nothing about now (R18, R59)."""
-    return max(3 * pressure.poll_ms, 20_000) / 1000
-
-
 def freshness(device: LentDevice, pressure: PressureConfig, now_boot: float) -> Freshness:
     """Whether the newest valid reading can be relied on, and if not, the cause (R59)."""
     if device.pressure is None:
@@ -125,20 +120,12 @@ def freshness(device: LentDevice, pressure: PressureConfig, now_boot: float) -> 
     return Freshness(measured.result, cause or None, None, age_s)
 
 
-def threshold_text(summary: ProfileSummary) -> str | None:
-    """`Threshold 34%, rising toward 40% (learned from 52 h)`; None before there is a threshold (R50)."""
-    threshold, target = summary.threshold_pct, summary.target_pct
-    if threshold is None:
-        return None
-    rising = target is not None and target > threshold + RISING_BY_PCT
-    toward = f", rising toward {target:.0f}%" if rising else ""
-    return f"Threshold {threshold:.0f}%{toward} (learned from {summary.learned_s / 3600:.0f} h)"
-
-
 def _threshold_text(summary: ProfileSummary | None, pressure: PressureConfig) -> str | None:
     if effective_mode(pressure) == "fixed":
-        return f"Threshold {pressure.threshold_pct:.0f}% (fixed)"
-    return None if summary is None else threshold_text(summary)
+        return fixed_text(pressure.threshold_pct)
+    if summary is None or summary.threshold_pct is None:
+        return None
+    return threshold_text(summary.threshold_pct, summary.target_pct, summary.learned_s)  # R50
 
 
 def _in_force(device: LentDevice, now_wall: float) -> TakenBack | None:
@@ -160,7 +147,7 @@ def _threshold(summary: ProfileSummary | None, pressure: PressureConfig) -> floa
 
 def _calibrated(summary: ProfileSummary | None, pressure: PressureConfig) -> bool:
     if effective_mode(pressure) == "fixed":
-        return 0 < pressure.threshold_pct <= 100  # R70
+        return fixed_threshold_pct(pressure) is not None  # R70
     return summary is not None and summary.calibrated
 
 

@@ -133,7 +133,9 @@ class _Reader:
         self.pollers += 1
         try:
             while not (self.held or self.ended or self.refusal is not None):
-                self._more = trio.Event()
+                # One event for all that wait: a second poll must not take the first one's away.
+                if self._more.is_set():
+                    self._more = trio.Event()
                 await self._more.wait()
         finally:
             self.pollers -= 1

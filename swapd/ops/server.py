@@ -29,6 +29,8 @@ MAX_IN_FLIGHT: Final = 128
 """Commands answered at once, long polls included; more are refused with `capacity`."""
 COMMAND_TIMEOUT_S: Final = 30.0
 SEND_TIMEOUT_S: Final = 5.0
+BETWEEN_POLLS_S: Final = 0.2
+"""A client that polls is back within this, and hears then that the service stops."""
 SOCKET_MAX_BYTES: Final = 8 << 20
 """Above the size that is answered with `frame_too_large`; beyond this the connection is closed (H95)."""
 OPERATOR: Final = Caller("operators", is_operator=True)
@@ -57,6 +59,7 @@ class OpsServer:
         self._caller = caller
         self._commands = 0
         self._in_flight = 0
+        self._idle = trio.Event()
         self._unanswered = 0
         self._refused: Counter[str] = Counter()
         self._readers: EventReaders | None = None
@@ -74,8 +77,9 @@ class OpsServer:
         )
 
     async def serve(self, socket: TrioSocket) -> None:
-        """Answer commands until cancelled."""
+        """Answer commands until the service stops and the last one that was taken has its answer."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_with_service, nursery.cancel_scope)
             self._readers = EventReaders(self._service, self._caller, nursery)
             while True:
                 parts = await socket.recv_multipart()
@@ -97,6 +101,16 @@ class OpsServer:
             await self._answer(socket, envelope, request, answer)
         finally:
             self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def _end_with_service(self, scope: trio.CancelScope) -> None:
+        await self._service.wait_stopping()
+        await trio.sleep(BETWEEN_POLLS_S)
+        while self._in_flight:
+            self._idle = trio.Event()
+            await self._idle.wait()
+        scope.cancel()
 
     async def _execute(self, client: bytes, frame: bytes) -> tuple[int, ops.OpsAnswer]:
         try:
@@ -234,7 +248,7 @@ async def run_ops(
     caller: Caller = OPERATOR,
     task_status: trio.TaskStatus[OpsServer] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the ops socket and the event stream until cancelled; started once both accept.
+    """Serve the ops socket and the event stream until the service stops; started once both accept.
 
     The coordinator's lock must be held: ZeroMQ would take over a live path silently (H106). Raises
     `socket_path_too_long`, `config_invalid`.
@@ -254,3 +268,4 @@ async def run_ops(
         nursery.start_soon(_publish, events, bus)
         task_status.started(server)
         await server.serve(commands)
+        nursery.cancel_scope.cancel()

@@ -24,6 +24,8 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from swapd.config import PressureConfig
+from swapd.pressure.bounds import target_pct
+from swapd.pressure.histogram import BINS
 from swapd.pressure.reading import Profile, ProfileState
 
 SCHEMA: Final = 4
@@ -33,8 +35,6 @@ MAX_ENTRIES: Final = 32
 """Cards in one file, so that it stays far below the limit (D17)."""
 WEIGHT_DIGITS: Final = 7
 """Significant digits of a saved weight: two profiles with every bin filled stay under 8 KiB (R92)."""
-BIN_COUNT: Final = 200
-CAP_CEILING_PCT: Final = 90.0
 
 CacheState = Literal["unreadable", "too large", "invalid"]
 T = TypeVar("T")
@@ -61,7 +61,11 @@ class Entry(NamedTuple):
     """Where the card was; only schemas 2 and 3 tell, and only to choose between two entries (D15)."""
 
 
-class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Exact(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a file: what a schema does not know makes it another schema."""
+
+
+class _Saved(_Exact):
     calibrated: bool
     threshold_pct: float
     learned_samples: int
@@ -70,42 +74,42 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bins: tuple[tuple[int, float], ...]
 
 
-class _Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Card(_Exact):
     resource: str
     uuid: str
     ignore: tuple[str, ...]
     profiles: dict[Profile, msgspec.Raw]
 
 
-class _File4(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _File4(_Exact):
     schema: int
     gpus: tuple[_Card, ...]
 
 
-class _Card3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Card3(_Exact):
     uuid: str
     pci: str
     ignore: tuple[str, ...]
     baselines: dict[Profile, msgspec.Raw]
 
 
-class _File3(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _File3(_Exact):
     schema: int
     gpus: tuple[_Card3, ...]
 
 
-class _Card2(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Card2(_Exact):
     ignore: tuple[str, ...]
     locked: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     unlocked: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _File2(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _File2(_Exact):
     schema: int
     gpus: dict[str, _Card2]
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _Head(msgspec.Struct):
     """All that every schema has in common."""
 
     schema: int
@@ -166,17 +170,17 @@ def _entry2(key: str, card: _Card2, pressure: PressureConfig) -> Entry:
 
 def _upgraded(baselines: Mapping[Profile, msgspec.Raw], pressure: PressureConfig) -> dict[Profile, bytes]:
     """R118: a profile that the old file does not have stays absent."""
-    return {profile: _upgraded_profile(bytes(raw), pressure) for profile, raw in baselines.items()}
+    return {profile: _upgraded_profile(raw, pressure) for profile, raw in baselines.items()}
 
 
-def _upgraded_profile(raw: bytes, pressure: PressureConfig) -> bytes:
+def _upgraded_profile(raw: msgspec.Raw, pressure: PressureConfig) -> bytes:
     try:
         baseline = msgspec.json.decode(raw, type=float)
     except msgspec.DecodeError:
         baseline = math.nan
     if not 0.0 <= baseline <= 100.0:
         # No number, or none that could be one: as it is, it is no profile, and is told of as invalid (R105).
-        return msgspec.json.format(raw, indent=-1)
+        return _compact(raw)
     return encode_profile(starting_state(baseline, pressure))
 
 
@@ -185,8 +189,7 @@ def starting_state(baseline_pct: float, pressure: PressureConfig) -> ProfileStat
 
     Nothing is invented: it has learned nothing, and what it starts from is not to be lowered before it has.
     """
-    cap = max(pressure.floor_pct, min(pressure.cap_pct, CAP_CEILING_PCT))
-    start = max(pressure.floor_pct, min(cap, baseline_pct + pressure.margin_pct))
+    start = target_pct(pressure, baseline_pct)
     return ProfileState(True, start, 0, 0.0, start, ())
 
 
@@ -215,7 +218,7 @@ def _is_sound(state: ProfileState) -> bool:
     indexes = [index for index, _ in state.bins]
     total = sum(weight for _, weight in state.bins)
     return (
-        all(0 <= index < BIN_COUNT for index in indexes)
+        all(0 <= index < BINS for index in indexes)
         and all(before < after for before, after in pairwise(indexes))
         and all(weight >= 0.0 for _, weight in state.bins)
         and math.isfinite(total)

@@ -104,7 +104,11 @@ class Mock:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-            self.connection.recv_until_filtered(owned, timeout=WAIT_S)
+            try:
+                self.connection.recv_until_filtered(owned, timeout=WAIT_S)
+            except BaseException:
+                self.close()
+                raise
 
     def tell(
         self, path: str, interface: str, member: str, signature: str | None = None, *arguments: Any

@@ -49,7 +49,7 @@ async def test_asking_never_starts_gamemode(bus: PrivateBus) -> None:
     service.write_text(f"[D-BUS Service]\nName={MockGameMode.NAME}\nExec=/usr/bin/touch {started}\n")
     bus.kill()
     bus.start()
-    async with watching(None, bus, ONLY_GAMES, IMPATIENT) as witness:
+    async with watching(None, bus, ONLY_GAMES, IMPATIENT._replace(call_s=LIMIT_S)) as witness:
         await witness.until_counted("reads", 3)
         assert witness.watch.game is False
         assert witness.watch.statistics().losses == 0

@@ -23,9 +23,11 @@ ROUTES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-async def _lent(service: ServiceDouble) -> None:
-    service.lent = {name: lent_device(name) for name in ("gpu0", "gpu1")}
+@pytest.fixture
+async def service() -> ServiceDouble:
+    made = ServiceDouble()
+    made.lent = {name: lent_device(name) for name in ("gpu0", "gpu1")}
+    return made
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)

@@ -25,7 +25,7 @@ from swapd.config import (
     WorkerConfig,
 )
 from swapd.devices import link as link_module
-from swapd.devices.link import SamplerLink
+from swapd.devices.link import Kind, SamplerLink
 from swapd.devices.sampler_process import SamplerProcess
 from swapd.messages.sampler import (
     MAX_SAMPLER_FRAME_BYTES,
@@ -89,12 +89,18 @@ class Heard:
 
 @asynccontextmanager
 async def running(
-    folder: Path, heard: Heard, *, poll_ms: int = 250, deadline_s: float = 1.0
+    folder: Path,
+    heard: Heard,
+    *,
+    poll_ms: int = 250,
+    deadline_s: float = 1.0,
+    kind: Kind = "cpu",
+    devices: tuple[DeviceConfig, ...] = DEVICES,
 ) -> AsyncIterator[SamplerLink]:
     context: Context = zmq.Context()
     try:
         link = SamplerLink(
-            config(folder, poll_ms), "cpu", DEVICES, context, tuple, heard, deadline_s=deadline_s
+            config(folder, poll_ms), kind, devices, context, tuple, heard, deadline_s=deadline_s
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(link.run)
@@ -234,7 +240,7 @@ async def test_what_cannot_be_killed_is_left_and_not_too_many_of_it(
 COORDINATOR = """
 import sys, trio, zmq
 from pathlib import Path
-from swapd.devices.link import SamplerLink
+from swapd.devices.link import Kind, SamplerLink
 from swapd.devices.sampler_process import SamplerProcess
 from tests.devices.test_link import DEVICES, config
 link = SamplerLink(config(Path(sys.argv[1])), "cpu", DEVICES, zmq.Context(), tuple, lambda m: tell())

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -52,8 +52,9 @@ def prompt(number: int, length: int = 200) -> list[int]:
 
 
 @pytest.fixture
-async def running() -> AsyncIterator[Deployment]:
-    deployment = Deployment("sim", extra=EXTRA)
+async def running(request: pytest.FixtureRequest) -> AsyncIterator[Deployment]:
+    """A deployment of a test's own; its parameter is one more timer."""
+    deployment = Deployment("sim", extra=EXTRA + getattr(request, "param", ""))
     try:
         await deployment.start()
         yield deployment
@@ -61,20 +62,31 @@ async def running() -> AsyncIterator[Deployment]:
         await trio.to_thread.run_sync(deployment.close)
 
 
-async def test_eight_sessions_leave_together_and_arrive_whole(running: Deployment) -> None:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Deployment]:
+    """One deployment for the tests that leave it as they found it."""
+    deployment = Deployment("sim", extra=EXTRA)
+    try:
+        trio.run(deployment.start)
+        yield deployment
+    finally:
+        deployment.close()
+
+
+async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment) -> None:
     """H52, H54, H57, H63, H75, H80: one drain, eight native moves, copy intervals overlap, nothing lost."""
     prompts = [prompt(n, 150 + 40 * n) for n in range(8)]
     seeds = [{"temperature": 0.8, "seed": n} if n % 2 else {} for n in range(8)]
-    assert (await running.drain("b"))["state"] == "drained"  # an empty worker, at once
+    assert (await shared.drain("b"))["state"] == "drained"  # an empty worker, at once
     sessions = []
     for text, sampling in zip(prompts, seeds, strict=True):
-        sessions.append(await running.create(text, 300, **sampling))
-    async with reading(running, *sessions) as readings:
+        sessions.append(await shared.create(text, 300, **sampling))
+    async with reading(shared, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(20)
-        sources = {await running.where(session) for session in sessions}
+        sources = {await shared.where(session) for session in sessions}
         for source in sorted(sources):
-            view = await running.drain(source)
+            view = await shared.drain(source)
             assert view["state"] == "drained", view
             moved = [s for s in view["sessions"] if s["outcome"] == "completed_native"]
             assert len(moved) == len(view["sessions"]) > 0, view
@@ -85,7 +97,7 @@ async def test_eight_sessions_leave_together_and_arrive_whole(running: Deploymen
     for one, text, sampling in zip(readings, prompts, seeds, strict=True):
         one.check_gapless()
         assert one.tokens == reference(text, 300, **sampling)
-    views = await running.wait_settled()
+    views = await shared.wait_settled()
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
     assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
 
@@ -297,6 +309,7 @@ def _open_files(pid: int) -> int:
     return count
 
 
+@pytest.mark.parametrize("running", ["reserve_s = 0.5"], indirect=True)
 async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_they_are(
     running: Deployment,
 ) -> None:
@@ -317,16 +330,16 @@ async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_th
     assert readings[0].tokens == reference(prompt(6), 400)
 
 
-async def test_a_second_coordinator_on_the_store_fails_at_once(running: Deployment) -> None:
+async def test_a_second_coordinator_on_the_store_fails_at_once(shared: Deployment) -> None:
     """H122: `coordinator_lock_held`, non-zero, and the first goes on."""
-    command = [sys.executable, "-m", "swapd", "serve", "--config", str(running.config)]
+    command = [sys.executable, "-m", "swapd", "serve", "--config", str(shared.config)]
     second = await trio.run_process(command, check=False, capture_stderr=True, capture_stdout=True)
     assert second.returncode != 0
     assert b"coordinator_lock_held" in second.stderr + second.stdout
-    await running.call("GET", "/readyz")
+    await shared.call("GET", "/readyz")
 
 
-async def test_bad_requests_are_refused_with_their_code_and_reach_no_engine(running: Deployment) -> None:
+async def test_bad_requests_are_refused_with_their_code_and_reach_no_engine(shared: Deployment) -> None:
     """H4-H9: each refusal has its status and code; nothing was reserved for any of them."""
     good = {"prompt": [1, 2, 3], "max_new_tokens": 4}
     cases: list[tuple[object, int, str]] = [
@@ -340,19 +353,19 @@ async def test_bad_requests_are_refused_with_their_code_and_reach_no_engine(runn
         (good | {"logprobs": 3}, 422, "invalid_request"),
     ]
     for body, status, code in cases:
-        answer = await running.call("POST", "/v1/sessions", body, status)
+        answer = await shared.call("POST", "/v1/sessions", body, status)
         assert answer["error"]["code"] == code, (body, answer)
-    assert (await running.call("GET", "/v1/sessions"))["sessions"] == []
-    answer = await running.call("POST", "/v1/workers/nope/drains", {}, 404)
+    assert (await shared.call("GET", "/v1/sessions"))["sessions"] == []
+    answer = await shared.call("POST", "/v1/workers/nope/drains", {}, 404)
     assert answer["error"]["code"] == "worker_unknown"
-    views = await running.workers()
+    views = await shared.workers()
     assert all(view["committed_blocks"] == 0 for view in views.values())
 
 
-async def test_another_namespace_sees_nothing_and_a_tenant_may_not_operate(running: Deployment) -> None:
+async def test_another_namespace_sees_nothing_and_a_tenant_may_not_operate(shared: Deployment) -> None:
     """H9: foreign sessions are as unknown as none; operator routes answer 403 to a tenant."""
-    tenant = HttpClient(running.client.base_url, TENANT)
-    other = HttpClient(running.client.base_url, OTHER)
+    tenant = HttpClient(shared.client.base_url, TENANT)
+    other = HttpClient(shared.client.base_url, OTHER)
     status, made = await tenant.request("POST", "/v1/sessions", {"prompt": [1, 2], "max_new_tokens": 4})
     assert status == 201
     path = f"/v1/sessions/{made['id']}"
@@ -361,7 +374,7 @@ async def test_another_namespace_sees_nothing_and_a_tenant_may_not_operate(runni
     for method, where in (("GET", path), ("DELETE", path), ("GET", f"{path}/events")):
         assert await other.request(method, where) == unknown
     assert (await tenant.request("POST", "/v1/workers/a/drains"))[0] == 403
-    assert (await HttpClient(running.client.base_url, "wrong").request("GET", path))[0] == 401
+    assert (await HttpClient(shared.client.base_url, "wrong").request("GET", path))[0] == 401
     status, _ = await tenant.request("DELETE", path)
     assert status == 200
 

@@ -79,6 +79,7 @@ class ServiceDouble(LentDevices):
         self.requests: list[NewSession] = []
         self.callers: list[Caller] = []
         self.stopping = False
+        self.asked_to_stop = trio.Event()
         self.failing: Exception | None = None
         self.subscriptions = 0
         self.story: list[tuple[str, dict[str, Any]]] = []
@@ -245,10 +246,11 @@ class ServiceDouble(LentDevices):
         return {}
 
     async def wait_stopping(self) -> None:
-        await trio.sleep_forever()
+        await self.asked_to_stop.wait()
 
     def stop(self) -> None:
         self.stopping = True
+        self.asked_to_stop.set()
         for stream in self.streams.values():
             stream.grown.set()
 

@@ -7,6 +7,7 @@ import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -253,6 +254,34 @@ async def test_a_stopping_service_ends_a_stream_without_ending_its_session(folde
         assert caught.value.code is Code.STOPPING
 
 
+async def test_the_door_closes_by_itself_behind_the_last_answer(folder: Path) -> None:
+    """H230: a service that stops waits for those that are being answered, and for no time beside."""
+    context = zmq.Context[zmq.Socket[bytes]]()
+    service = ServiceDouble()
+
+    async def stop_during_a_poll(server: OpsServer) -> None:
+        while not server.statistics().in_flight:  # noqa: ASYNC110  # the poll must be under way
+            await trio.sleep(0.005)
+        service.stop()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            start = partial(run_ops, service, EventBus(), socket_dir=folder, context=context)
+            server: OpsServer = await nursery.start(start)
+            async with open_ops(folder) as client:
+                session = (await client.create_session(request())).id
+                await client.events(session)
+                nursery.start_soon(stop_during_a_poll, server)
+                with pytest.raises(SwapdError) as caught:
+                    await client.events(session, 0)
+                assert caught.value.code is Code.STOPPING
+                # And one that comes between two polls hears it too.
+                with pytest.raises(SwapdError) as caught:
+                    await client.events(session, 0)
+                assert caught.value.code is Code.STOPPING
+    context.term()
+
+
 async def test_the_late_answer_of_a_cancelled_call_is_not_taken_for_the_next_ones(folder: Path) -> None:
     async with running(folder) as bench, open_ops(folder) as client:
         session = (await client.create_session(request())).id
@@ -269,14 +298,18 @@ async def test_more_commands_than_the_limit_are_refused_and_the_rest_go_on(folde
     async with running(folder) as bench, open_ops(folder) as client, raw_client(folder) as socket:
         session = (await client.create_session(request())).id
         for number in range(MAX_IN_FLIGHT + 1):
-            poll = ops.Events(session, 0, wait_s=5.0)
+            poll = ops.Events(session, 0, wait_s=ops.MAX_WAIT_S)
             await socket.send_multipart([ops.encode_request(number + 1, poll)])
         reply = ops.decode_reply((await socket.recv_multipart())[-1])
         assert isinstance(reply.body, ops.Error)
         assert (reply.body.code, reply.id) == (Code.CAPACITY, MAX_IN_FLIGHT + 1)
         bench.service.streams[session].add("completed")
-        for _ in range(MAX_IN_FLIGHT):
-            assert isinstance(ops.decode_reply((await socket.recv_multipart())[-1]).body, ops.EventsAnswer)
+        # All of them wait for the same session, and its event wakes them all.
+        with trio.fail_after(ops.MAX_WAIT_S / 2):
+            for _ in range(MAX_IN_FLIGHT):
+                answer = ops.decode_reply((await socket.recv_multipart())[-1]).body
+                assert isinstance(answer, ops.EventsAnswer)
+                assert len(answer.events) == 1
         assert (await client.ping()).pid == os.getpid()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,6 +133,9 @@ def test_an_unknown_schema_is_named() -> None:
         b'{"schema":4,"gpus":[{"resource":"\xff","uuid":"b","ignore":[],"profiles":{}}]}',
         b'{"schema":3,"gpus":[{"uuid":"a","ignore":[],"baselines":{}}]}',
         b'{"schema":3,"gpus":{}}',
+        b'{"schema":3,"gpus":[],"extra":1}',
+        b'{"schema":3,"gpus":[{"uuid":"a","pci":"b","ignore":[],"baselines":{},"extra":1}]}',
+        b'{"schema":2,"gpus":{},"extra":1}',
         b'{"schema":2,"gpus":[]}',
         b'{"schema":2,"gpus":{"a@b":{"ignore":[],"away":1.0}}}',
         b'{"schema":2,"gpus":{"a@b":{"unlocked":1.0}}}',
@@ -160,6 +164,25 @@ def test_a_file_of_exactly_one_mebibyte_is_the_largest(size: int, accepted: bool
         decode_cache(text, DEFAULTS)
     assert caught.value.state == "too large"
     assert caught.value.reason == "it has over 1048576 bytes"
+
+
+def test_the_page_says_what_going_back_to_an_earlier_version_costs() -> None:
+    """R119."""
+    page = (Path(__file__).parents[2] / "docs" / "pressure-cache.md").read_text(encoding="utf-8")
+    assert "an earlier version ignores a schema 4 file and calibrates again" in page
+
+
+def test_the_reason_names_the_place_and_never_a_value() -> None:
+    """R107."""
+    reasons = {
+        b'{"schema":4,"gpus":[{"resource":7}]}': "Expected `str`, got `int` - at `$.gpus[0].resource`",
+        b'{"schema":4,"x":' + b"[" * 100_000: "it is nested too deeply",
+        b'{"schema":': "Input data was truncated",
+    }
+    for text, reason in reasons.items():
+        with pytest.raises(CacheError) as caught:
+            decode_cache(text, DEFAULTS)
+        assert (caught.value.reason, str(caught.value)) == (reason, reason)
 
 
 # --- one profile ------------------------------------------------------------------------------------------
@@ -368,6 +391,15 @@ def test_a_profile_that_schema_3_does_not_have_is_not_made_up() -> None:
     text = fixture("schema3.json").replace(b',"locked":4.5', b"")
     (found,) = decode_cache(text, DEFAULTS)
     assert list(found.profiles) == ["unlocked"]
+
+
+@pytest.mark.parametrize(("baseline", "start"), [(b"0", 25.0), (b"0.4", 25.0), (b"100", 40.0)])
+def test_an_old_baseline_may_be_anything_that_a_reading_can_be(baseline: bytes, start: float) -> None:
+    """R108, R109: at the limits."""
+    (found,) = decode_cache(fixture("schema3.json").replace(b"13.0", baseline), DEFAULTS)
+    made = read_profile(found.profiles["unlocked"])
+    assert made is not None
+    assert made.threshold_pct == start
 
 
 @pytest.mark.parametrize("wrong", [b"-0.001", b"100.001", b'"13"', b"null", b"1e999", b"{ }", b"[13.0]"])

@@ -134,3 +134,10 @@ def test_the_first_wrong_folder_from_above_is_named() -> None:
     assert windows_problem(APP / "a", DATA, folders) == (
         rf"{APP} grants access to others than Administrators and LocalSystem"
     )
+
+
+def test_a_missing_folder_hides_nothing_below_it() -> None:
+    """R96: it may have been made between two looks."""
+    assert windows_problem(APP / "a", DATA, {APP / "a": USERS}) == (
+        rf"{APP / 'a'} grants access to others than Administrators and LocalSystem"
+    )
