@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from swapd.api import TakenBack
-from swapd.config import OwnerConfig, PressureConfig
+from swapd.config import OwnerConfig
 from swapd.lending.device import Verdict
 from swapd.lending.reasons import GIVE_BACK, Why
 from swapd.messages.sampler import Measurement
+from swapd.pressure.bounds import gap_limit_s
 from swapd.pressure.reading import Attendance, Decision
 
 RETRY_DEFAULT_S: Final = 30.0
 """`Retry-After` where nothing tells how long a reason will last."""
-GAP_MIN_S: Final = 20.0
 
 NEEDS: Final = frozenset({Why.PRESSURE, Why.OWNER_PROCESS, Why.OWNER_MEMORY, Why.GAME, Why.OWNER_PRESENT})
 """The owner's own need of the device; once it is over, the device rests for `resume_after_s`."""
@@ -59,11 +59,6 @@ class Facts(NamedTuple):
     quiet: Quiet = Quiet()
     needed_at_s: float | None = None
     """When one of `NEEDS` last held; None: never since the device was last lent."""
-
-
-def gap_limit_s(pressure: PressureConfig) -> float:
-    """How old the newest valid reading may be (R59, R19)."""
-    return max(3 * pressure.poll_ms / 1000, GAP_MIN_S)
 
 
 def judge(facts: Facts, now_s: float, wall: float) -> Verdict:

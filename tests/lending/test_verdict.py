@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from swapd.api import TakenBack
 from swapd.config import OwnerConfig, PressureConfig
 from swapd.lending.reasons import GIVE_BACK, Why
-from swapd.lending.verdict import NEEDS, Facts, Quiet, gap_limit_s, judge, needed
+from swapd.lending.verdict import NEEDS, Facts, Quiet, judge, needed
 from swapd.messages.sampler import Measurement
+from swapd.pressure.bounds import gap_limit_s
 from swapd.pressure.reading import Decision
 
 NOW, WALL = 5000.0, 1_700_000_000.0
