@@ -39,6 +39,8 @@ class Move:
     outcome: Outcome | None = None
     reason: str | None = None
     failed_in: Phase | None = None
+    target_fault: Code | None = None
+    """What the target did wrong, if that is why the move failed (H79)."""
     cancelled: bool = False
     """Its drain was cancelled: it goes no further than it must (H61)."""
     timings_ms: dict[str, float] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from swapd.migration.loans import Loans
 from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal, plan
+from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
@@ -74,6 +75,9 @@ class MigrationSupervisor:
         self.tally = Tally()
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self._wall = wall
+        self.migration_enabled: Callable[[], bool] = lambda: config.migration_enabled
+        """Whether moves may begin now (A13)."""
+        self.quarantine = Quarantine(table, ledger, admission, links, wall)
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
         self._done: dict[str, trio.Event] = {}
@@ -82,6 +86,7 @@ class MigrationSupervisor:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the drains' tasks until cancelled."""
         await self._store.read(self.tally.load)
+        await self.quarantine.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -262,7 +267,7 @@ class MigrationSupervisor:
             candidate(source, self._ledger, self._admission),
             [candidate(link, self._ledger, self._admission) for link in self._links.values()],
             [traveller(session) for session in here],
-            migration_enabled=self._config.migration_enabled,
+            migration_enabled=self.migration_enabled(),
             certified=self._config.self_certify,
         )
         for refusal in refusals:
@@ -288,6 +293,8 @@ class MigrationSupervisor:
         if refusal.code is Code.TARGET_FULL:
             others = [name for name in self._links if name != source]
             return holders(self._table, self._ledger, others)
+        if refusal.code is Code.NO_TARGET:
+            return "; ".join(self._admission.closed[name] for name in self.quarantine.workers()) or None
         if refusal.code is Code.NOT_ELIGIBLE:
             session = self._table.get(refusal.session)
             return progress(session) if session is not None else None
@@ -327,6 +334,8 @@ class MigrationSupervisor:
         for move in wave.moves:
             session = move.session
             session.move = None
+            if move.target_fault is not None:
+                self.quarantine.put(move.target, move.target_fault)
             self.loans.settle(move)
             self._note(book, move)
             if session.ended:
