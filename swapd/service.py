@@ -96,7 +96,7 @@ class SwapdService:
         admission.refusal = self._refusal
         self.switchboard = switches or Switches(config, store, table.notify, wall)
         admission.stopped = self.switchboard.refusal
-        supervisor.migration_enabled = lambda: self.switchboard.migration_enabled
+        supervisor.migration_off = self.switchboard.migration_off
         self._stopping = trio.Event()
         self._credentials = [
             (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)

@@ -46,18 +46,15 @@ class Switches:
         for switch in self._off:
             log.warning("switched off by the operator", extra={"kind": switch})
 
-    @property
-    def migration_enabled(self) -> bool:
-        """Whether sessions may move: the configuration and the operator both say so (A13)."""
-        return self._configured and "migration" not in self._off
-
     def refusal(self) -> SwapdError | None:
         """Why no new session is admitted, if an operator stopped that (H163)."""
         return SwapdError(Code.ADMISSION_STOPPED) if "admission" in self._off else None
 
-    def migration_detail(self) -> str:
-        """Who switched migration off, for people."""
-        return "by the operator" if "migration" in self._off else "by the configuration"
+    def migration_off(self) -> str | None:
+        """Who switched moves off, for people; None: sessions may move, both say so (A13)."""
+        if not self._configured:
+            return "by the configuration"
+        return "by the operator" if "migration" in self._off else None
 
     async def turn(self, switch: Switch, *, on: bool) -> None:
         """Turn a switch; durable when it returns. Turned so already: unchanged. Raises `store_failed`.
@@ -82,7 +79,7 @@ class Switches:
         """What callers see."""
         return SwitchesView(
             admission="admission" not in self._off,
-            migration=self.migration_enabled,
+            migration=self.migration_off() is None,
             migration_configured=self._configured,
             admission_off_since=self._off.get("admission"),
             migration_off_since=self._off.get("migration"),

@@ -75,8 +75,9 @@ class MigrationSupervisor:
         self.tally = Tally()
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self._wall = wall
-        self.migration_enabled: Callable[[], bool] = lambda: config.migration_enabled
-        """Whether moves may begin now (A13)."""
+        by_config = None if config.migration_enabled else "by the configuration"
+        self.migration_off: Callable[[], str | None] = lambda: by_config
+        """Who switched moves off; None: they may begin (A13)."""
         self.quarantine = Quarantine(table, ledger, admission, links, wall)
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
@@ -267,7 +268,7 @@ class MigrationSupervisor:
             candidate(source, self._ledger, self._admission),
             [candidate(link, self._ledger, self._admission) for link in self._links.values()],
             [traveller(session) for session in here],
-            migration_enabled=self.migration_enabled(),
+            migration_enabled=self.migration_off() is None,
             certified=self._config.self_certify,
         )
         for refusal in refusals:
@@ -293,6 +294,8 @@ class MigrationSupervisor:
         if refusal.code is Code.TARGET_FULL:
             others = [name for name in self._links if name != source]
             return holders(self._table, self._ledger, others)
+        if refusal.code is Code.MIGRATION_DISABLED:
+            return self.migration_off()
         if refusal.code is Code.NO_TARGET:
             return "; ".join(self._admission.closed[name] for name in self.quarantine.workers()) or None
         if refusal.code is Code.NOT_ELIGIBLE:
