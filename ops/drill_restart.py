@@ -35,11 +35,14 @@ PARTS: Final = ("restart", "late", "silent")
 CONFIG: Final = """
 [sim]
 step_ms = {step_ms}
+blocks = {blocks}
 
 [timers]
 dead_s = {dead_s}
 """
 DEAD_S: Final = 10.0
+BLOCKS: Final = 16384
+"""One worker has room for all sessions, whatever they ask for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +90,9 @@ async def _main(options: argparse.Namespace, found: list[Findings]) -> None:
     for part in options.part or PARTS:
         # A stopped worker must live through its stop in one part and not in the other.
         dead_s = options.stop_s + 60.0 if part == "late" else min(DEAD_S, options.stop_s)
-        deployment = Deployment("sim", extra=CONFIG.format(step_ms=options.step_ms, dead_s=dead_s))
+        deployment = Deployment(
+            "sim", extra=CONFIG.format(step_ms=options.step_ms, blocks=BLOCKS, dead_s=dead_s)
+        )
         try:
             _tell(f"starting a service for part {part}")
             await deployment.start()
