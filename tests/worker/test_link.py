@@ -180,7 +180,7 @@ async def test_a_worker_that_hangs_is_suspect_then_dead_and_never_comes_back(fol
             assert link.owner is None
             with trio.fail_after(WAIT_S):
                 # Killed and collected: not even a zombie is left to be continued.
-                while Path(f"/proc/{started.process.pid}").exists():  # noqa: ASYNC110
+                while Path(f"/proc/{started.process.pid}").exists():  # noqa: ASYNC110, ASYNC240
                     await trio.sleep(0.01)
 
 
