@@ -250,9 +250,7 @@ async def _round(deployment: Deployment, sessions: int, *, load: bool) -> Figure
     return figure
 
 
-async def _read(
-    deployment: Deployment, names: Sequence[str], *, task_status: trio.TaskStatus[None]
-) -> None:
+async def _read(deployment: Deployment, names: Sequence[str], *, task_status: trio.TaskStatus[None]) -> None:
     """Read them all; started once each has given tokens."""
     async with reading(deployment, *names) as readings:
         for one in readings:
@@ -307,7 +305,9 @@ async def _until(deployment: Deployment, device: str, holds: Callable[[Json], bo
             if holds(view):
                 return view
             await trio.sleep(0.02)
-    raise NotRun(f"{device} is {view.get('state')} after {WAIT_S:.0f} s: {view.get('sentence')}")
+    views = (await deployment.call("GET", "/v1/devices"))["devices"]
+    told = "; ".join(f"{each['name']} is {each['state']}: {each['sentence']}" for each in views)
+    raise NotRun(f"waited {WAIT_S:.0f} s for {device}; is the machine busy with other things? {told}")
 
 
 @contextmanager
