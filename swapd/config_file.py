@@ -22,6 +22,7 @@ from swapd.config_lines import Path as KeyPath
 from swapd.config_lines import key_lines, nearest_line, show_path
 from swapd.config_rules import Problem
 from swapd.errors import Code, SwapdError
+from swapd.pressure.cache_file import state_folder_problem
 
 MAX_CONFIG_BYTES: Final = 1 << 20
 RETIRED_CHOICES: Final = frozenset({"adaptive"})
@@ -61,7 +62,9 @@ def load_config(path: Path) -> tuple[Config, list[str]]:
         raise _refusal(missing, lines, path.name)
     warnings = host_checks.check(config, mode=mode, name=path.name)
     placed = list(config_lending.warnings(config))
-    # R98
+    if unsafe := state_folder_problem(config, path):
+        # R98: where what is learned is to be kept.
+        placed.append(Problem(("owner", "gpu_pressure", "state_file"), unsafe))
     return config, [*warnings, *_placed(placed, lines, path.name)]
 
 

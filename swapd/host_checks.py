@@ -154,8 +154,10 @@ def _may_lock() -> bool:
 
 
 def _socket_room(config: Config) -> None:
-    # The longest name in the folder is a worker's `<id>.arena.sock`.
-    longest = max(len(worker.worker_id) for worker in config.workers) + len("/.arena.sock")
+    # The longest names in the folder: a worker's arena socket, and what belongs to a sampler.
+    names = [f"/{worker.worker_id}.arena.sock" for worker in config.workers]
+    names += [f"/sampler-{device.kind}.settings.json" for device in config.devices]
+    longest = max(len(name) for name in names)
     length = len(os.fsencode(config.socket_dir)) + longest
     if length > IPC_PATH_MAX_BYTES:
         raise SwapdError(

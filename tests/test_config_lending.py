@@ -429,6 +429,30 @@ def test_the_state_file_is_relative_to_the_configuration() -> None:
         assert parse(GOOD + f'state_file = "{written}"\n').owner.gpu_pressure.state_file == resolved
 
 
+def test_the_room_that_a_sampler_needs_in_the_socket_folder_is_told_before_the_start(on_disk: Path) -> None:
+    """H105: its files have longer names than those of a worker with a short id."""
+    room = 107 - len("/sampler-nvml.settings.json")
+    for length, fits in ((room, True), (room + 1, False)):
+        on_disk.write_text(GOOD.replace('"/run/swapd"', f'"/{"x" * (length - 1)}"'))
+        if fits:
+            load_config(on_disk)
+        else:
+            with pytest.raises(SwapdError) as caught:
+                load_config(on_disk)
+            assert caught.value.code is Code.SOCKET_PATH_TOO_LONG
+
+
+def test_a_folder_where_others_may_write_is_told_with_the_reason_and_line(on_disk: Path) -> None:
+    """R98: as the start would find it, and nothing is made there."""
+    open_to_all = on_disk.parent / "shared"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    (one,) = warnings(on_disk, GOOD + 'state_file = "shared/p.json"\n')
+    assert one.startswith("swapd.toml line 28: pressure cache not used: ")
+    assert str(open_to_all) in one
+    assert list(open_to_all.iterdir()) == []
+
+
 def test_check_config_and_the_start_tell_the_same_warnings(
     on_disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

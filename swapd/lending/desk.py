@@ -25,6 +25,7 @@ from swapd.lending.diary import Diary
 from swapd.lending.giveback import GiveBack
 from swapd.lending.reasons import Why
 from swapd.lending.refusing import refusal_of, unready_of
+from swapd.lending.take_back import check_take_back
 from swapd.lending.verdict import NEEDS, Facts, Quiet, judge, needed
 from swapd.messages.sampler import Measurement
 from swapd.migration.supervisor import MigrationSupervisor
@@ -129,14 +130,13 @@ class LendingDesk:
         """
         asked_s = self._boottime()
         device = self.device(name)
-        until = request.until or ("time" if request.for_s is not None else "told")
+        request = check_take_back(request)
+        until = request.until or "told"
         if until == "unlock" and self._owner.presence == "headless":
             raise SwapdError(
                 Code.INVALID_REQUEST,
                 'a headless machine has no screen that is unlocked; use for_s, or until = "told"',
             )
-        if (until == "time") != (request.for_s is not None):
-            raise SwapdError(Code.INVALID_REQUEST, 'for_s goes with until = "time" and with nothing else')
         now = self._wall()
         taken = TakenBack(now, until, None if request.for_s is None else now + request.for_s)
         device.taken_back = taken

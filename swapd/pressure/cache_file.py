@@ -231,16 +231,9 @@ def _staging_name(name: str) -> str:
     return f".{name}.{secrets.token_hex(8)}{STAGING_SUFFIX}"
 
 
-def remove_leftovers(folder: int, name: str) -> int:
-    """Remove staging files that a crash has left (R101); give their number. They are never read."""
-    count = 0
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return 0
-    for found in names:
-        if found.startswith(f".{name}.") and found.endswith(STAGING_SUFFIX):
-            with suppress(OSError):
+def remove_leftovers(folder: int, name: str) -> None:
+    """Remove staging files that a crash has left (R101), where they can be. None is ever read."""
+    with suppress(OSError):
+        for found in os.listdir(folder):
+            if found.startswith(f".{name}.") and found.endswith(STAGING_SUFFIX):
                 os.unlink(found, dir_fd=folder)
-                count += 1
-    return count

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from swapd.config import PressureConfig
-from swapd.pressure.bounds import CAP_CEILING_PCT
-
-FIXED_MAX_PCT: Final = 100.0
+from swapd.pressure.bounds import CAP_CEILING_PCT, fixed_threshold_pct
 
 SETTABLE: Final = (
     "mode",
@@ -59,7 +57,7 @@ def console_problems(config: PressureConfig) -> list[FieldProblem]:
     if sentence := fixed_problem(config):
         return [FieldProblem("threshold_pct", sentence)]
     if config.mode == "fixed":
-        if not 0.0 < config.threshold_pct <= FIXED_MAX_PCT:
+        if fixed_threshold_pct(config) is None:
             return [FieldProblem("threshold_pct", "The fixed threshold must be above 0 and at most 100.")]
         return []
     found = []

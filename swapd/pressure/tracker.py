@@ -112,6 +112,7 @@ class PressureTracker:
         device = self._device
         reading = reading_of(measurement)
         self._measurements += 1
+        device.readings["invalid" if reading == "invalid" else measurement.result] += 1  # H179
         device.measurement = measurement
         if isinstance(reading, float):
             self._readings += 1
@@ -121,6 +122,7 @@ class PressureTracker:
     def missed(self, at_s: float, attendance: Attendance) -> None:
         """Note a tick at which no measurement came at all; what was measured last stays to be seen."""
         self._begin(None)
+        self._device.readings["missing"] += 1
         measurement = Measurement(self._device.name, "first", at_s, reason="no answer in time")
         self._observe(measurement, "missing", attendance)
 

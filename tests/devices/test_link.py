@@ -226,13 +226,18 @@ async def test_what_cannot_be_killed_is_left_and_not_too_many_of_it(
         await heard.result("ok")
         pid = await pid_of(link)
         monkeypatch.setattr(SamplerProcess, "end", survives)
-        os.kill(pid, signal.SIGSTOP)
-        await heard.result("failed")
-        await heard.until(lambda: link.statistics().abandoned == 1)
-        await heard.result("failed")
-        assert (link.statistics().starts, link.statistics().pid) == (1, None)
-        monkeypatch.undo()
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGSTOP)
+            await heard.result("failed")
+            await heard.until(lambda: link.statistics().abandoned == 1)
+            # Beyond the first back-off, where another would be started.
+            start = len(heard.of("one"))
+            await heard.until(lambda: len(heard.of("one")) >= start + 8)
+            assert {each.result for each in heard.of("one")[start:]} == {"failed"}
+            assert (link.statistics().starts, link.statistics().pid) == (1, None)
+        finally:
+            monkeypatch.undo()
+            os.kill(pid, signal.SIGKILL)
         await heard.result("ok")
         assert link.statistics().abandoned == 0
 
@@ -292,6 +297,7 @@ async def test_garbage_is_thrown_away_and_the_next_question_answered(folder: Pat
         [good, good],
         [good[:-1] + b',"more":1}'],
         [b"[" * 100_000],
+        [b'{"x":' + b"[" * 100_000],
     ]
     endpoint = f"ipc://{folder}/x.sock"
     with start_sampler(folder, os.getpid()) as process:

@@ -30,8 +30,9 @@ def test_the_owners_share_is_read_through_the_bindings(nvml: FakeNvml, machine: 
     backend = machine.backend()
     nvml.card(
         util=97,
-        encoder=3,
-        uses=[FakeUse(LENDER, sm=95), FakeUse(OWNER, sm=2, encoder=3)],
+        encoder=1,
+        decoder=3,
+        uses=[FakeUse(LENDER, sm=95), FakeUse(OWNER, sm=2, encoder=1, decoder=3)],
         processes=[
             FakeProcess(LENDER, 8 * GIB),
             FakeProcess(OWNER, GIB, "graphics"),
@@ -42,6 +43,7 @@ def test_the_owners_share_is_read_through_the_bindings(nvml: FakeNvml, machine: 
     assert measure(backend).result == "first"
     measured = measure(backend)
     assert (measured.result, measured.reading_pct, measured.lender_pct) == ("ok", 3.0, 95.0)
+    assert (measured.encoder_pct, measured.decoder_pct) == (1.0, 3.0)
     assert (measured.uuid, measured.pci) == (FakeCard().uuid, "00000000:01:00.0")
     assert measured.product == "NVIDIA Fake 4090"
     assert (measured.memory_used_bytes, measured.memory_free_bytes) == (10 * GIB, 14 * GIB)
@@ -165,6 +167,15 @@ def test_cards_are_found_by_uuid_wherever_they_are(nvml: FakeNvml, machine: Mach
     nvml.set(devices=[CARD_B, CARD_A])
     told = backend.measure(SAMPLE)
     assert [(each.device, each.pci) for each in told] == [("gpu0", CARD_B.pci), ("gpu1", CARD_A.pci)]
+
+
+def test_encoder_and_decoder_of_a_process_are_not_mixed_up(nvml: FakeNvml, machine: Machine) -> None:
+    """R3."""
+    nvml.card(encoder=None, decoder=None, uses=[FakeUse(OWNER, encoder=11, decoder=7)])
+    backend = machine.backend()
+    measure(backend)
+    measured = measure(backend)
+    assert (measured.reading_pct, measured.encoder_pct, measured.decoder_pct) == (11.0, 11.0, 7.0)
 
 
 def test_cards_are_found_by_index(nvml: FakeNvml, machine: Machine) -> None:

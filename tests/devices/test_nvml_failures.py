@@ -93,6 +93,22 @@ def test_nvml_is_opened_anew_now_and_then_while_a_card_is_missing(nvml: FakeNvml
     assert [each.result for each in backend.measure(SAMPLE)] == ["ok", "first"]
 
 
+def test_nvml_is_opened_anew_at_once_when_no_card_could_be_read(nvml: FakeNvml, machine: Machine) -> None:
+    """Rows 15 and 18: a sleeping card is no reason to keep what does not work."""
+    nvml.set(devices=[CARD_A, CARD_B])
+    machine.card("0000:01:00.0", "active")
+    machine.card("0000:41:00.0", "active")
+    backend = machine.backend("GPU-a", "GPU-b")
+    backend.measure(SAMPLE)
+    machine.status("0000:41:00.0", "suspended")
+    nvml.card(fails=UNKNOWN)
+    for _ in range(2):
+        nvml.record()
+        assert [each.result for each in backend.measure(SAMPLE)] == ["failed", "asleep"]
+        assert nvml.calls()[-1] == "nvmlShutdown"
+    assert nvml.calls()[0] == "nvmlInitWithFlags"
+
+
 def test_a_card_that_is_gone_for_a_moment_returns_by_its_uuid(nvml: FakeNvml, machine: Machine) -> None:
     """Row 21: the number of cards is 0 for a moment."""
     backend = machine.backend(FakeCard().uuid)

@@ -52,7 +52,7 @@ def test_a_machine_without_a_card_has_none_that_sleeps(power: PciPower) -> None:
 def test_indices_follow_the_bus_and_leave_out_what_nvml_does_not_see(
     machine: Machine, power: PciPower, tmp_path: Path
 ) -> None:
-    """Row 23: the audio part of a card, another maker's card, one that a virtual machine has."""
+    """Row 23: the audio part of a card, another maker's card, one that is passed on to a virtual machine."""
     audio = machine.card("0000:01:00.1", "active")
     (audio / "class").write_text("0x040300\n")
     amd = machine.card("0000:00:02.0", "active")
@@ -60,9 +60,11 @@ def test_indices_follow_the_bus_and_leave_out_what_nvml_does_not_see(
     passed_on = machine.card("0000:02:00.0", "active")
     (tmp_path / "vfio-pci").mkdir()
     (passed_on / "driver").symlink_to(tmp_path / "vfio-pci")
-    machine.card(SECOND, "active")
-    machine.card(FIRST, "suspended")
-    assert power.asleep("0")
+    machine.card(SECOND, "suspended")
+    machine.card(FIRST, "active")
+    assert not power.asleep("0")
+    assert power.asleep("1")
+    (passed_on / "driver").unlink()
     assert not power.asleep("1")
 
 

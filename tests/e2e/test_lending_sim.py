@@ -191,7 +191,7 @@ async def test_a_coordinator_killed_while_it_gives_back_goes_on_after_it(
         await running.call("POST", "/v1/devices/core0/take-back", {"for_s": 3600})
         await trio.sleep(moment)
         running.kill_coordinator()
-        running.launch()
+        await running.start(ready_s=150.0, workers=1)
     for number, one in enumerate(readings):
         one.check_gapless()
         assert one.events[-1].name == "completed", one.events[-1]
@@ -201,7 +201,7 @@ async def test_a_coordinator_killed_while_it_gives_back_goes_on_after_it(
     workers = await running.workers()
     assert (workers["a"]["state"], workers["a"]["pid"]) == ("stopped", None)
     running.kill_coordinator()
-    running.launch()
+    await running.start(ready_s=150.0, workers=1)
     await until(running, "core1", state("lent"))
     assert (await device(running, "core0"))["state"] == "free"
     assert (await running.workers())["a"]["state"] == "stopped"

@@ -48,7 +48,7 @@ def quickstart(checkpoint: str) -> Iterator[tuple[HttpClient, HttpClient]]:
                     "quickstart",
                     "--port",
                     "0",
-                    "--folder",
+                    "--dir",
                     str(folder / "state"),
                 ],
                 cwd=REPO,

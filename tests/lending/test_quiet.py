@@ -131,6 +131,21 @@ def test_hours_that_are_always_quiet_have_no_end() -> None:
     assert always_quiet([]) is False
 
 
+@pytest.mark.parametrize(
+    ("entries", "always"),
+    [
+        (["00:00-24:00", "Sun 23:00-01:00"], True),
+        # The first minute of Monday belongs to a span of Sunday's.
+        (["Mon 00:01-24:00", "Tue-Sat 00:00-24:00", "Sun 00:00-00:02", "Sun 00:02-00:01"], True),
+        (["Mon 00:01-24:00", "Tue-Sat 00:00-24:00", "Sun 00:00-00:02", "Sun 00:02-24:00"], False),
+        (["Tue 12:00-11:59", "Wed-Mon 12:00-11:59", "Tue 11:59-12:00"], False),
+        (["00:00-12:00", "12:00-23:59"], False),
+    ],
+)
+def test_a_week_without_a_minute_left_is_seen(entries: list[str], always: bool) -> None:
+    assert always_quiet([parse_quiet(entry) for entry in entries]) is always
+
+
 def test_where_clocks_go_forward_the_missing_hour_is_no_hour() -> None:
     # On 29 March 2026 there is no 02:00 to 03:00 in Berlin.
     night = ask(["22:00-07:00"], at("2026-03-28 22:00"))

@@ -211,6 +211,29 @@ def test_a_folder_that_someone_else_makes_first_is_judged_like_any_other(
     assert refusal(tmp_path / "state", create=True).startswith(f"{tmp_path / 'state'} has mode 0777")
 
 
+def test_a_link_that_someone_else_puts_there_first_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R99, D26: even where it leads to a safe folder."""
+    safe = made(tmp_path / "safe", 0o700)
+
+    def beaten(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        os.symlink(safe, name, dir_fd=dir_fd)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(cache_file.os, "mkdir", beaten)
+    folder = tmp_path / "state"
+    assert refusal(folder, create=True) == f"{folder} cannot be opened: Not a directory"
+
+
+def test_what_cannot_be_listed_or_removed_stays(tmp_path: Path) -> None:
+    """R101: a start does not fail over it."""
+    (tmp_path / f".{NAME}.0.staging").mkdir()
+    with opened(tmp_path) as fd:
+        remove_leftovers(fd, NAME)
+    assert os.listdir(tmp_path) == [f".{NAME}.0.staging"]
+
+
 def test_the_folder_of_the_configuration_is_used_whatever_its_mode_and_check_config_tells_it(
     tmp_path: Path,
 ) -> None:
@@ -404,7 +427,7 @@ def test_a_crash_between_staging_and_rename_leaves_the_old_cache(
         assert (tmp_path / left).read_bytes() == b"new"
         assert mode_of(tmp_path / left) == 0o600
         assert read_file(fd, NAME) == b"old"
-        assert remove_leftovers(fd, NAME) == 1
+        remove_leftovers(fd, NAME)
     assert os.listdir(tmp_path) == [NAME]
 
 
@@ -414,7 +437,7 @@ def test_only_staging_files_of_this_cache_are_removed(tmp_path: Path) -> None:
     for name in (*kept, f".{NAME}.0.staging", f".{NAME}.1.staging"):
         (tmp_path / name).touch()
     with opened(tmp_path) as fd:
-        assert remove_leftovers(fd, NAME) == 2
+        remove_leftovers(fd, NAME)
     assert set(os.listdir(tmp_path)) == kept
 
 

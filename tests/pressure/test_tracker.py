@@ -185,6 +185,15 @@ async def test_a_measurement_without_a_reading_is_shown_and_is_not_valid(tmp_pat
     assert made.tracker.statistics().readings == 1
 
 
+async def test_every_measurement_is_counted_by_its_result(tmp_path: Path) -> None:
+    """H179: a value that cannot be trusted is `invalid`, whatever its sampler called it."""
+    made = await bench(tmp_path)
+    for at_s, (result, value) in enumerate((("first", None), ("ok", 5.0), ("ok", 140.0), ("failed", None))):
+        made.tracker.take(measured(result, float(at_s), value), "locked")
+    made.tracker.missed(5.0, "locked")
+    assert made.device.readings == {"first": 1, "ok": 1, "invalid": 1, "failed": 1, "missing": 1}
+
+
 async def test_attendance_decides_which_profile_learns(tmp_path: Path) -> None:
     """R12, R24."""
     made = await bench(tmp_path)

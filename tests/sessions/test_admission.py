@@ -218,3 +218,35 @@ async def test_a_worker_lost_while_the_row_is_written_has_its_session_resolved(t
             world.check_baseline()
     finally:
         GatedConnection.gate.set()
+
+
+async def test_a_worker_is_open_only_when_nobody_keeps_it_closed(tmp_path: Path) -> None:
+    """H44, H51: a drain's end does not open a device that is not lent, nor the other way round."""
+    async with open_world(tmp_path) as world:
+        door = world.admission
+        door.close("a", "drain", "draining")
+        door.close("a", "device", "taken back")
+        door.close("a", "device", "taken back again")
+        assert door.closed == {"a": "draining; taken back again"}
+        door.reopen("a", "drain")
+        door.reopen("a", "drain")
+        assert (door.admitting("a"), door.closed) == (False, {"a": "taken back again"})
+        door.close("a", "drain", "draining")
+        door.reopen("a", "device")
+        assert not door.admitting("a")
+        door.reopen("a", "drain")
+        assert (door.admitting("a"), door.closed) == (True, {})
+
+
+async def test_where_devices_are_why_nobody_admits_they_are_named(tmp_path: Path) -> None:
+    """R60: with code and `Retry-After`; a worker that admits is used and nothing is said."""
+    async with open_world(tmp_path) as world:
+        world.admission.refusal = lambda: SwapdError(Code.DEVICE_CALIBRATING, "gpu0: 3 of 60", 285.0)
+        world.admission.close("a", "device", "calibrating")
+        assert (await world.admission.admit(CALLER, asked())).record.owner == world.b.owner
+        world.b.lose()
+        with pytest.raises(SwapdError) as caught:
+            await world.admission.admit(CALLER, asked())
+        error = caught.value
+        assert (error.code, error.status, error.retryable) == (Code.DEVICE_CALIBRATING, 503, True)
+        assert (error.retry_after_s, "3 of 60" in error.sentence) == (285.0, True)

@@ -160,7 +160,7 @@ def test_the_disk_has_a_token_before_its_reader_does(path: Path, tmp_path: Path)
 
 def test_a_disk_that_is_full_stops_the_store_and_loses_nothing(path: Path) -> None:
     """H160: nothing more is acknowledged, the log stays, and after a restart with room all is there."""
-    with child("fill", path, str(150_000)) as process:
+    with child("fill", path, str(250_000)) as process:
         output, _ = process.communicate(timeout=30)
         assert process.returncode == 0
     lines = [line.split() for line in output.decode().splitlines()]
