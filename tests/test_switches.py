@@ -12,6 +12,7 @@ from swapd.api import Caller, NewSession
 from swapd.errors import REASONS, Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.service import SwapdService
+from swapd.switches import Switches
 from tests.migration.world import World, open_world
 from tests.store.failing import CommitFails, CommitFailsStore
 
@@ -100,6 +101,16 @@ async def test_a_switch_that_is_off_is_off_after_a_restart(tmp_path: Path, switc
                 again = await service.turn_switch(OPERATOR, switch, on=on)  # type: ignore[arg-type]
                 assert again == await service.switches(OPERATOR)
             assert getattr(await service.switches(OPERATOR), switch) is expected
+
+
+async def test_drains_hear_of_a_switch_at_once(tmp_path: Path) -> None:
+    """H62: not by their next look, and not of one that stood so already."""
+    async with open_world(tmp_path) as world:
+        heard: list[None] = []
+        switches = Switches(world.config, world.store, lambda: heard.append(None))
+        for on, times in ((False, 1), (False, 1), (True, 2)):
+            await switches.turn("migration", on=on)
+            assert len(heard) == times
 
 
 async def test_without_migration_sessions_are_blocked_and_serving_goes_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swapd.api import Caller, NewSession
+from swapd.api import Caller, NewSession, QuarantineView
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
 from swapd.messages import from_worker as out
@@ -16,8 +16,9 @@ from swapd.migration.quarantine import target_fault
 from swapd.ops.bus import EventBus
 from swapd.store.quarantines import load_quarantines
 from tests.migration.world import Deed, ScriptedLink, World, loss, open_world, refusal, silence
+from tests.test_service import service
 
-TENANT = Caller("tenant")
+TENANT, OPERATOR = Caller("tenant"), Caller("ops", True)
 REQUEST = NewSession(prompt=[1, 2, 3], max_new_tokens=8, on_disconnect="continue")
 
 
@@ -105,6 +106,45 @@ async def test_a_target_that_is_lost_is_not_quarantined_but_its_next_incarnation
         assert world.supervisor.quarantine.workers() == []
         world.b.be_born()
         assert world.admission.admitting("b")
+
+
+async def test_what_a_dead_incarnation_did_is_not_held_against_the_next(tmp_path: Path) -> None:
+    """H79: a move may be settled after its target was replaced."""
+    async with open_world(tmp_path) as world:
+        old = world.b.owner
+        assert old is not None
+        world.b.be_born()
+        world.supervisor.quarantine.put(old, Code.TIMEOUT)
+        assert world.supervisor.quarantine.workers() == []
+        assert world.admission.admitting("b")
+
+
+async def test_operators_see_a_quarantine_and_clear_it_by_the_workers_name(tmp_path: Path) -> None:
+    """H79: why, and since when; in the workers' list and in its one reason."""
+    async with open_world(tmp_path, wall=lambda: 1000.0) as world:
+        await failed_move(world, into.Import, refusal(Code.CHECKSUM_MISMATCH))
+        doors = service(world)
+        _, view = await doors.workers(OPERATOR)
+        assert view.quarantine == QuarantineView("checksum_mismatch", 1000.0)
+        assert (view.admitting, view.reason) == (False, "worker b is quarantined: checksum_mismatch")
+        with pytest.raises(SwapdError) as refused:
+            await doors.clear_quarantine(OPERATOR, "c")
+        assert refused.value.code is Code.WORKER_UNKNOWN
+        cleared = await doors.clear_quarantine(OPERATOR, "b")
+        assert (cleared.quarantine, cleared.admitting) == (None, True)
+
+
+async def test_a_drain_with_no_other_target_says_that_it_is_quarantined(tmp_path: Path) -> None:
+    """H79: the operator learns where to look."""
+    async with open_world(tmp_path) as world:
+        owner = world.b.owner
+        assert owner is not None
+        world.supervisor.quarantine.put(owner, Code.CHECKSUM_MISMATCH)
+        await world.session()
+        drain = await world.supervisor.start("a", 600, "operator")
+        await world.until(lambda: world.supervisor.draining("a").outcomes != {})  # type: ignore[union-attr]
+        [one] = (await world.supervisor.view(drain.id)).sessions
+        assert (one.reason, one.detail) == (Code.NO_TARGET, "worker b is quarantined: checksum_mismatch")
 
 
 async def test_a_target_that_does_not_run_what_it_owns_is_quarantined(tmp_path: Path) -> None:
