@@ -238,8 +238,10 @@ class ReconciliationView(msgspec.Struct, frozen=True):
     finished_at: float | None
     workers: dict[str, Literal["found", "absent", "awaited"]]
     """found: attached with what it held; absent: no process of it was there; awaited: not heard of (yet)."""
+    found_at: float | None
+    """When the last worker had answered, or the wait for it was over."""
     found_to_ready_s: float | None
-    """From the last worker's answer, or the end of the wait for it, to the last decision."""
+    """From then to the last decision."""
     counts: dict[str, int]
     sessions: tuple[Reconciled, ...]
     undecided: int

@@ -77,7 +77,7 @@ class LentDevices:
 
         self.switches_view = SwitchesView()
         self.cleared: list[str] = []
-        self.report = ReconciliationView("done", 1.0, 2.0, {"a": "found"}, 0.5, {}, (), 0)
+        self.report = ReconciliationView("done", 1.0, 2.0, {"a": "found"}, 1.5, 0.5, {}, (), 0)
 
     async def switches(self, caller: Caller) -> SwitchesView:
         return self.switches_view

@@ -18,7 +18,7 @@ ENTRIES = (
     Reconciled("ses_2", "failed", "worker_absent", "b", 1, 7, code="recovery_unavailable"),
 )
 REPORT = ReconciliationView(
-    "done", 1.0, 2.0, {"a": "found", "b": "absent"}, 0.0123, {"resumed": 1, "failed": 1}, ENTRIES, 0
+    "done", 1.0, 2.0, {"a": "found", "b": "absent"}, 1.5, 0.0123, {"resumed": 1, "failed": 1}, ENTRIES, 0
 )
 
 

@@ -32,9 +32,13 @@ async def kill_and_restart(
         deployment.kill_coordinator()
         killed_at = time.monotonic()
         deployment.launch()
-        report = await _ready(deployment)
-        found.figures["killed_to_ready_s"] = time.monotonic() - killed_at
-        found.figures["found_to_ready_s"] = report["found_to_ready_s"]
+        await _ready(deployment)
+        # Both clocks are this machine's: `/readyz` said yes so long after the service had its workers back.
+        ready_at, took_s = time.time(), time.monotonic() - killed_at
+        report: Any = await deployment.call("GET", "/v1/reconciliation")
+        found.figures["killed_to_ready_s"] = took_s
+        found.figures["found_to_ready_s"] = ready_at - report["found_at"]
+        found.figures["found_to_decided_s"] = report["found_to_ready_s"]
         tell(f"ready again; {report['counts']}")
     listed = {one["session"]: one["result"] for one in report["sessions"]}
     carried = sum(listed.get(name) == "resumed" for name in names)
@@ -49,14 +53,14 @@ async def kill_and_restart(
     return found
 
 
-async def _ready(deployment: Deployment) -> Any:
-    """Wait for `/readyz`, then read the report of the start."""
+async def _ready(deployment: Deployment) -> None:
+    """Wait until `/readyz` is 200."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:
                 status, _ = await deployment.client.request("GET", "/readyz", timeout_s=2)
                 if status == 200:
-                    return await deployment.call("GET", "/v1/reconciliation")
+                    return
             except Unreachable:
                 pass
             await trio.sleep(LOOK_EVERY_S)

@@ -29,6 +29,7 @@ class Reconciliation:
         self._began_at = wall
         self._finished_at: float | None = None
         self._all_met: float | None = None
+        self._found_at: float | None = None
         self._ready: float | None = None
         self._entries: dict[str, Reconciled] = {}
         self._moves: dict[str, bool] = {}
@@ -47,10 +48,10 @@ class Reconciliation:
         if not self.finished and self._workers.get(worker, "awaited") == "awaited":
             self._workers[worker] = how
 
-    def all_met(self, now: float) -> None:
+    def all_met(self, now: float, wall: float) -> None:
         """Every worker was met, or the wait for them is over: decisions begin."""
         if self._all_met is None:
-            self._all_met = now
+            self._all_met, self._found_at = now, wall
 
     def kept(self, record: SessionRecord, accepted: int, found: Found) -> Reconciled | None:
         """A worker goes on with a session as its owner. None: told already."""
@@ -109,6 +110,7 @@ class Reconciliation:
             began_at=self._began_at,
             finished_at=self._finished_at,
             workers=dict(self._workers),
+            found_at=self._found_at,
             found_to_ready_s=took,
             counts=dict(Counter[str](entry.result for entry in entries)),
             sessions=tuple(entries[:LISTED_MAX]),

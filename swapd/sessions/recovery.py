@@ -83,7 +83,7 @@ class Recovery:
                 with trio.move_on_after(INTRODUCTION_S):
                     await self._all_introduced.wait()
                 self._all_introduced.set()
-                self.findings.all_met(trio.current_time())
+                self.findings.all_met(trio.current_time(), self._wall())
                 while self._examining or any(self.undecided(session) for session in self._table):
                     for session in self._table:
                         self.look_at(session)
@@ -114,7 +114,7 @@ class Recovery:
         self.findings.met(worker, "absent")
         self._introduced.add(worker)
         if self._introduced >= set(self._links):
-            self.findings.all_met(trio.current_time())
+            self.findings.all_met(trio.current_time(), self._wall())
             self._all_introduced.set()
 
     def lost(self, owner: Owner) -> None:

@@ -40,6 +40,6 @@ async def test_the_report_of_the_start_comes_as_it_is(folder: Path) -> None:
     async with running(folder) as bench, open_ops(folder) as client:
         entry = Reconciled("ses_1", "replayed", "worker_absent", "b", 2, 40, 71)
         bench.service.report = ReconciliationView(
-            "done", 1.0, 2.0, {"a": "absent", "b": "found"}, 0.01, {"replayed": 1}, (entry,), 0
+            "done", 1.0, 2.0, {"a": "absent", "b": "found"}, 1.5, 0.01, {"replayed": 1}, (entry,), 0
         )
         assert await client.reconciliation() == bench.service.report

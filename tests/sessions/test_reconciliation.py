@@ -244,10 +244,10 @@ def test_the_list_is_bounded_and_the_counts_are_not() -> None:
 def test_after_the_end_the_report_stays_as_it_is() -> None:
     """H152: what a worker that comes later holds is no part of the start."""
     found = Reconciliation(["a"], 0.0)
-    found.all_met(1.0)
+    found.all_met(1.0, 8.0)
     found.finish([], 3.5, 9.0)
     found.met("a", "found")
     assert found.dropped("late", "a", 1, known=False) is None
     report = found.view(0)
-    assert report.found_to_ready_s == 2.5
+    assert (report.found_at, report.found_to_ready_s) == (8.0, 2.5)
     assert (report.sessions, report.workers) == ((), {"a": "awaited"})
