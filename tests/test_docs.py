@@ -37,6 +37,7 @@ COMMANDS: Final = {
     ".venv/bin/python -m swapd.models.smollm2": "tests/models",
     ".venv/bin/python ops/bench_handoff.py": "tests of the bench",
     ".venv/bin/python ops/bench_pressure.py": "tests of the bench",
+    ".venv/bin/python ops/bench_giveback.py": "tests of the bench",
     ".venv/bin/swapd replay-readings": "tests/pressure/test_pressure_page.py runs it",
     "awk": "it makes the recording of that page, and the same test runs it",
     ".venv/bin/python ops/gpu_check.py": "tests/gpu_check",
