@@ -35,7 +35,6 @@ COMMANDS: Final = {
     ".venv/bin/swapd devices": "tests of the command line",
     ".venv/bin/swapd take-back": "tests of the command line",
     ".venv/bin/swapd lend": "tests of the command line",
-    ".venv/bin/python ops/bench_giveback.py": "tests of the bench",
     ".venv/bin/swapd check-config": "tests of the command line",
     ".venv/bin/swapd serve": "tests/e2e",
     ".venv/bin/python -m swapd.models.smollm2": "tests/models",
