@@ -127,12 +127,13 @@ class ScriptedLink:
         """A new incarnation begins."""
         self._born += 1
         name = self.name
-        self.ready = out.Ready(name, f"{name}.{self._born}", 1, "ipc://x", "x", self._info, 8, {})
+        self.ready = out.Ready(name, f"{name}.{self._born}", 0, "ipc://x", "x", self._info, 8, {})
         self.state = "ready"
 
     @property
     def pid(self) -> int | None:
-        return self.ready.pid if self.ready is not None else None
+        """None: there is no process, and what is done to a number that stands for one is done to another."""
+        return None
 
     def unwant(self, reason: str) -> None:
         self.wanted = False
