@@ -305,7 +305,9 @@ async def _until(deployment: Deployment, device: str, holds: Callable[[Json], bo
             if holds(view):
                 return view
             await trio.sleep(0.02)
-    raise NotRun(f"{device} is {view.get('state')} after {WAIT_S:.0f} s: {view.get('sentence')}")
+    views = (await deployment.call("GET", "/v1/devices"))["devices"]
+    told = "; ".join(f"{each['name']} is {each['state']}: {each['sentence']}" for each in views)
+    raise NotRun(f"waited {WAIT_S:.0f} s for {device}; is the machine busy with other things? {told}")
 
 
 @contextmanager
