@@ -70,7 +70,8 @@ class Verdict(NamedTuple):
 def stages(target: Target, path: str, limit_s: float) -> Iterator[tuple[Sequence[str], float]]:
     """What to ask about a module's mutant, one after the other until one notices, each with its time limit.
 
-    First the test files named after the module: most mutants end there, and no other has to be collected.
+    First the test files named after the module: most mutants end there, and no other has to be collected. They
+    are a small part of all that `limit_s` is for, and one that hangs in them is not waited for as long.
     """
     name = Path(path).stem
     files: list[str] = []
@@ -80,7 +81,7 @@ def stages(target: Target, path: str, limit_s: float) -> Iterator[tuple[Sequence
         files += [str(file.relative_to(ROOT)) for file in found]
     named = [file for file in files if Path(file).stem == f"test_{name}"]
     rest = sorted(set(files) - set(named), key=lambda file: (name not in file, file))
-    for tests, timeout_s in ((named, limit_s), (rest, limit_s), (target.more, 300.0)):
+    for tests, timeout_s in ((named, limit_s / 2), (rest, limit_s), (target.more, 300.0)):
         if tests:
             yield tests, timeout_s
 
