@@ -70,8 +70,8 @@ class Verdict(NamedTuple):
 def stages(target: Target, path: str, limit_s: float) -> Iterator[tuple[Sequence[str], float]]:
     """What to ask about a module's mutant, one after the other until one notices, each with its time limit.
 
-    First the test files named after the module: most mutants end there, and no other has to be collected. They
-    are a small part of all that `limit_s` is for, and one that hangs in them is not waited for as long.
+    First the test files named after the module: most mutants end there, and no other has to be collected.
+    They are a small part of all that `limit_s` is for, and one that hangs there is not waited for as long.
     """
     name = Path(path).stem
     files: list[str] = []
