@@ -229,7 +229,7 @@ async def test_an_owner_that_does_not_have_its_session_has_lost_it(tmp_path: Pat
 
 
 async def test_a_session_that_goes_on_while_another_worker_is_waited_for_is_kept(tmp_path: Path) -> None:
-    """H144: what its worker said of it is as old as that wait, and every token since came from that worker."""
+    """H144: what its worker said of it is as old as that wait; every token since came from that worker."""
     async with open_world(tmp_path, attach=False) as world:
         session = await world.session(worker="b")
         async with trio.open_nursery() as nursery:
