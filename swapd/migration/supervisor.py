@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 import trio
 
+from swapd import failpoints
 from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
@@ -317,11 +318,15 @@ class MigrationSupervisor:
         try:
             now = self._wall()
             records = [planned(move, now) for move in wave.moves]
+            await failpoints.pass_by("P.before")
             await self._store.commit(lambda db: _plan_all(db, records))
+            await failpoints.pass_by("P.after")
             await wave.run()
+            await failpoints.pass_by("Z.before")
         finally:
             with trio.CancelScope(shield=True):  # bounded: memory to overwrite
                 await self._settle(book, wave)
+        await failpoints.pass_by("Z.after")
 
     async def _settle(self, book: DrainBook, wave: Wave) -> None:
         for move in wave.moves:

@@ -24,10 +24,11 @@ from typing import Final
 
 import trio
 
+from swapd import failpoints
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Frozen, FrozenItem, Prepared, Quiesced
-from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Quiesce
+from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Quiesce, Release
 from swapd.migration.ends import abort, discard
 from swapd.migration.move import Move
 from swapd.migration.precopy import copy, reserve
@@ -112,6 +113,7 @@ class Wave:
             if quiesced:
                 frozen = await self._freeze(batch, moves)
                 prepared = await self._prepare(batch, frozen)
+                self._break_order(prepared)
                 crossed = await self._commit(prepared)
                 await activate(self._route, crossed)
         finally:
@@ -141,6 +143,7 @@ class Wave:
         if not asked:
             return []
         items = tuple(FreezeItem(m.id, m.session.id, m.epoch, m.lease, m.frontier) for m in asked)
+        await failpoints.pass_by("F.before")
         asked_at = trio.current_time()
         try:
             answer = await route.source.request(Freeze(batch, items), Frozen, route.timers.freeze_s)
@@ -159,6 +162,7 @@ class Wave:
             move.timings_ms |= {"boundary": answer.boundary_ms, "export": answer.export_ms}
             if code is not None:
                 self._abort([move], code)
+        await failpoints.pass_by("F.after")
         self._drop_ended(asked)
         return [move for move in asked if move.phase is Phase.FROZEN]
 
@@ -185,6 +189,7 @@ class Wave:
 
     async def _prepare(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route
+        await failpoints.pass_by("T.before")
         items = [item for move in moves if (item := self._prepare_item(move)) is not None]
         prepared = {item.move for item in items}
         # The tokens come before the freeze's answer on the same socket, so a gap is a fault.
@@ -192,6 +197,7 @@ class Wave:
         waiting = [move for move in moves if not move.over]
         if not waiting:
             return []
+        await failpoints.pass_by("I.before")
         try:
             answer = await route.target.request(
                 Prepare(batch, tuple(items)), Prepared, route.timers.prepare_s
@@ -209,6 +215,7 @@ class Wave:
             move.mark("prepared", trio.current_time())
             move.timings_ms["import"] = answer.import_ms
             route.ride(move)
+        await failpoints.pass_by("I.after")
         return [move for move in waiting if move.phase is Phase.PREPARED]
 
     def _prepare_item(self, move: Move) -> PrepareItem | None:
@@ -230,6 +237,7 @@ class Wave:
         moves = [move for move in moves if not move.over]
         if not moves:
             return []
+        await failpoints.pass_by("K.before")
         commits = [_commit_of(move) for move in moves]
 
         def op(db: sqlite3.Connection) -> list[str]:
@@ -243,8 +251,15 @@ class Wave:
                     move.enter(Event.COMMITTED)
                     move.mark("committed", trio.current_time())
                     route.table.change(move.session, owner=move.target, epoch=move.epoch + 1)
+        await failpoints.pass_by("K.after")
         self._abort(moves, Code.EPOCH_STALE)
         return [move for move in moves if move.phase is Phase.COMMITTED]
+
+    def _break_order(self, moves: Sequence[Move]) -> None:
+        """For the crash drill, which must be seen to fail: release before the commit, as nobody may."""
+        if failpoints.broken(failpoints.COMMIT_ORDER):
+            for move in moves:
+                self._route.source.tell(Release(move.session.id, move.epoch))
 
     # Ends ------------------------------------------------------------------------------------
 

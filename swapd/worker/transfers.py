@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from swapd import failpoints
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import (
     Alarm,
@@ -109,6 +110,7 @@ class Transfers:
         began = time.monotonic()
         entries: list[BlockEntry] = []
         try:
+            failpoints.reach("C.before")
             yield from self._copy_out(cargo, entries)
             manifest = self._manifest(cargo, entries)
             frontier = cargo.first + len(entries)
@@ -130,7 +132,9 @@ class Transfers:
         for cargo in tails:
             entries: list[BlockEntry] = []
             try:
+                failpoints.reach("X.before")
                 yield from self._copy_out(cargo, entries)
+                failpoints.reach("X.after")
                 manifests[cargo.move] = self._manifest(cargo, entries)
             except Exception as error:  # supervision boundary: the other tails go on
                 refusal = self._refusal(error)
@@ -188,6 +192,7 @@ class Transfers:
         checked: list[tuple[PrepareItem, PreparedItem]] = []
         for item in message.items:
             try:
+                failpoints.reach("I.before")
                 yield from self._prepare_one(item)
                 checked.append((item, PreparedItem(item.move, True)))
             except Exception as error:  # supervision boundary: the others of the batch go on
