@@ -25,7 +25,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -123,10 +123,10 @@ def broken(name: str) -> bool:
 class FailingConnection(sqlite3.Connection):
     """The writer's connection of a service under test: `store.fail` makes COMMIT fail (H160)."""
 
-    def execute(self, sql: str, *args: object) -> sqlite3.Cursor:  # type: ignore[override]  # narrower on purpose
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         how = _armed.store_failure() if _armed is not None and sql == "COMMIT" else None
         if how is None:
-            return super().execute(sql, *args)
+            return super().execute(sql, parameters)
         if how == "after":
             super().execute(sql)
         raise sqlite3.OperationalError("disk I/O error")
