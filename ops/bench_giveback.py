@@ -250,9 +250,7 @@ async def _round(deployment: Deployment, sessions: int, *, load: bool) -> Figure
     return figure
 
 
-async def _read(
-    deployment: Deployment, names: Sequence[str], *, task_status: trio.TaskStatus[None]
-) -> None:
+async def _read(deployment: Deployment, names: Sequence[str], *, task_status: trio.TaskStatus[None]) -> None:
     """Read them all; started once each has given tokens."""
     async with reading(deployment, *names) as readings:
         for one in readings:
