@@ -3,10 +3,10 @@
 
 A private swapd with two workers. For each cell of the matrix (step x victim) a session is read by a client
 while its worker is drained; the step is held by a failpoint, the victim is killed, stopped, refused or
-cancelled, and the step goes on. Then the client's tokens are compared with the uninterrupted ones, the drain's
-report with what the matrix allows, and everything that could be left behind is looked for. Progress goes to
-stderr; a table and one line of summary to stdout. The exit status is 0 when every cell held, 1 when one did
-not, 2 when the drill could not run, 130 after Ctrl-C.
+cancelled, and the step goes on. Then the client's tokens are compared with the uninterrupted ones, the
+drain's report with what the matrix allows, and everything that could be left behind is looked for. Progress
+goes to stderr; a table and one line of summary to stdout. The exit status is 0 when every cell held, 1 when
+one did not, 2 when the drill could not run, 130 after Ctrl-C.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ Armed, a point looks for a file of its own in the failpoints folder, which whoev
         kill                 end this process as a crash would
         refuse <code>        raise that code, as if the step had been refused
     break.<name>             the step order is broken on purpose, so that the drill can be seen to fail
-    store.fail               the next COMMIT fails: `before` it took effect, or `after` it did
+    store.fail               the next COMMIT fails, `before` it took effect or `after` it did; with `-move`
+                             the next one that hands a session over
 
 `role` is `coordinator` or a worker's id. A hold in the coordinator keeps one task, the rest of the service
 goes on; in a worker it keeps the thread that does the step.
@@ -123,10 +124,16 @@ def broken(name: str) -> bool:
 class FailingConnection(sqlite3.Connection):
     """The writer's connection of a service under test: `store.fail` makes COMMIT fail (H160)."""
 
+    _moves = False
+    """Whether this transaction hands a session over."""
+
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if sql.startswith("BEGIN"):
+            self._moves = False
+        self._moves = self._moves or sql.startswith("UPDATE moves SET state = 'committed'")
         how = _armed.store_failure() if _armed is not None and sql == "COMMIT" else None
-        if how is None:
+        if how is None or (how.endswith("-move") and not self._moves):
             return super().execute(sql, parameters)
-        if how == "after":
+        if how.startswith("after"):
             super().execute(sql)
         raise sqlite3.OperationalError("disk I/O error")

@@ -45,7 +45,7 @@ def neighbours_reference() -> list[int]:
 
 
 class CellResult(msgspec.Struct):
-    """What came of a cell. It held when `faults` is empty; `class_` has a star where it is the least allowed."""
+    """What came of a cell: it held when `faults` is empty. `class_` with a star is the least allowed."""
 
     name: str
     step: str
@@ -136,7 +136,7 @@ class Trial:
                 await self._check_exhausted(drain, reader.session)
                 stage.let_go(site, point)
             return drain
-        harm = Harm(stage, source, target, reader, drain, lambda: stage.let_go(site, point))
+        harm = Harm(stage, cell.step, source, target, reader, drain, lambda: stage.let_go(site, point))
         await harm.strike(cell.victim)
         self._faults += [Fault("other", text) for text in harm.faults]
         return drain

@@ -22,8 +22,16 @@ class Harm:
     """One victim of one cell. `strike` returns when the worst is over; `let_go` is called on the way."""
 
     def __init__(
-        self, stage: Stage, source: str, target: str, reader: Reader, drain: str, let_go: Callable[[], None]
+        self,
+        stage: Stage,
+        step: str,
+        source: str,
+        target: str,
+        reader: Reader,
+        drain: str,
+        let_go: Callable[[], None],
     ) -> None:
+        self._step = step
         self._stage = stage
         self._source = source
         self._target = target
@@ -37,8 +45,8 @@ class Harm:
             "source": lambda: self._kill(self._source),
             "target": lambda: self._kill(self._target),
             "coordinator": self._kill_coordinator,
-            "store": lambda: self._fail_store("before"),
-            "store-after": lambda: self._fail_store("after"),
+            "store": lambda: self._fail_store("before-move" if self._step == "K" else "before"),
+            "store-after": lambda: self._fail_store("after-move"),
             "source-stop": lambda: self._stop(self._source, STOPPED_S),
             "source-pause": lambda: self._stop(self._source, PAUSE_S),
             "target-stop": lambda: self._stop(self._target, STOPPED_S),

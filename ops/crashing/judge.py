@@ -131,7 +131,11 @@ def fits(cell: Cell, name: str, seen: Evidence) -> bool:
 
 
 def judge(cell: Cell, seen: Evidence) -> tuple[str, list[Fault]]:
-    """The class that came, with a star where it is the least allowed; and what is wrong with it."""
+    """The class that came, with a star where it is the least allowed; and what is wrong with it.
+
+    A copy that did not catch up ended before anything was done to anybody: it is left out.
+    """
+    seen = seen._replace(moves=tuple(move for move in seen.moves if move.reason != "precopy_diverged"))
     for at, name in enumerate(cell.allowed):
         if fits(cell, name, seen):
             least = at > 0 and (cell.allowed[0], name) in MINIMUM

@@ -142,7 +142,7 @@ SAMPLE: Final = tuple(
 
 
 def chosen(text: str) -> list[Cell]:
-    """The cells that a person names: `P:source,K:target:no-replay`. Raises ValueError naming the wrong one."""
+    """The cells of `P:source,K:target:no-replay`. Raises ValueError naming one that there is not."""
     known = {cell.name: cell for cell in all_cells()}
     cells = []
     for name in text.split(","):

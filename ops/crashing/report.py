@@ -32,7 +32,7 @@ def _entry(results: Sequence[CellResult] | None) -> str:
 
 
 def summary(results: Sequence[CellResult], restarts: int, took_s: float) -> str:
-    """How many cells, and in how many of them something was lost, doubled, left behind, or otherwise wrong."""
+    """How many cells, and in how many of them something was lost, doubled, left behind or else wrong."""
     kinds = dict.fromkeys(("lost", "doubled", "left", "other"), 0)
     for result in results:
         for kind in {kind for kind, _ in result.faults}:

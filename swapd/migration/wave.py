@@ -189,7 +189,8 @@ class Wave:
 
     async def _prepare(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route
-        await failpoints.pass_by("T.before")
+        if moves:
+            await failpoints.pass_by("T.before")
         items = [item for move in moves if (item := self._prepare_item(move)) is not None]
         prepared = {item.move for item in items}
         # The tokens come before the freeze's answer on the same socket, so a gap is a fault.
@@ -237,6 +238,7 @@ class Wave:
         moves = [move for move in moves if not move.over]
         if not moves:
             return []
+        await failpoints.pass_by("T.after")
         await failpoints.pass_by("K.before")
         commits = [_commit_of(move) for move in moves]
 
