@@ -56,8 +56,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", choices=("sim", "vllm"), default="sim")
     parser.add_argument("--model", default=".", help="the checkpoint folder for vllm")
     parser.add_argument("--sample", action="store_true", help="a few cells of each kind of end")
-    parser.add_argument("--tokens", type=int, help="of a session (500; 200 for vllm)")
-    parser.add_argument("--step-ms", type=float, default=2.0, help="of the sim engine (2)")
+    parser.add_argument("--tokens", type=int, help="of a session (300; 200 for vllm)")
+    parser.add_argument("--step-ms", type=float, default=4.0, help="of the sim engine (4)")
     parser.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
     parser.add_argument(
         "--break", dest="broken", choices=(COMMIT_ORDER,), help="break swapd on purpose: the drill must fail"
@@ -109,7 +109,7 @@ async def _main(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace, cell: Cell, seed: int) -> Plan:
     rng = random.Random(seed)
     sim = options.engine == "sim"
-    tokens = options.tokens or (500 if sim else 200)
+    tokens = options.tokens or (300 if sim else 200)
     return Plan(
         prompt=tuple(rng.randint(1, 1000) for _ in range(rng.choice([15, 16, 17, 90]) if sim else 90)),
         max_new_tokens=tokens,

@@ -12,7 +12,7 @@ import trio
 
 from ops.crashing.harm import Harm
 from ops.crashing.judge import Evidence, Fault, compare, judge
-from ops.crashing.matrix import SITES, Cell
+from ops.crashing.matrix import Cell
 from ops.crashing.reader import Reader
 from ops.crashing.stage import COORDINATOR, Stage
 from ops.soaking.clients import Plan
@@ -26,6 +26,7 @@ HOG_TOKENS: Final = 3700
 """A session whose lease leaves no room for another in an arena of 1 MiB."""
 
 
+BALLAST_TOKENS: Final = 6000
 NEIGHBOUR: Final = Plan(
     prompt=(9, 9),
     max_new_tokens=1500,
@@ -118,9 +119,11 @@ class Trial:
         """Drain the source, and harm when the step is reached. Returns the drain's id."""
         stage, cell = self._stage, self._cell
         refuse = cell.victim == "arena" and hog is None
+        if hog is not None and await stage.deployment.where(hog.session) != source:
+            raise AssertionError("the two sessions are not on one worker")
         before = self._point == "before"
         site = {COORDINATOR: COORDINATOR, "source": source, "target": target}[
-            SITES[cell.step] if before else COORDINATOR
+            cell.site if before else COORDINATOR
         ]
         point = f"{cell.step}.{self._point}"
         if cell.victim == "arena":
@@ -190,11 +193,12 @@ class Trial:
         """The session, and beside it on its worker one that needs the whole arena to move."""
         if not with_hog:
             return None, await self._create(self._plan)
-        drain = await self._stage.view("POST", "/v1/workers/b/drains", {})
+        # Sessions go where least is promised: the ballast keeps the next two off its own worker.
+        ballast = await self._create(msgspec.structs.replace(NEIGHBOUR, max_new_tokens=BALLAST_TOKENS))
         plan = msgspec.structs.replace(NEIGHBOUR, max_new_tokens=HOG_TOKENS)
         hog = Reader(self._stage.deployment.client, await self._create(plan))
         session = await self._create(self._plan)
-        await self._stage.view("DELETE", f"/v1/drains/{drain['id']}")
+        await self._stage.view("DELETE", f"/v1/sessions/{ballast}")
         return hog, session
 
     async def _neighbour(self, target: str) -> Reader | None:

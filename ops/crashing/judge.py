@@ -109,6 +109,8 @@ _CHECKS: Final[dict[str, Callable[[Evidence], bool]]] = {
     "NB": _not_begun,
     "AB0": lambda seen: _aborted(seen, "planned", "reserved", "precopying"),
     "AB1": lambda seen: _aborted(seen, "frozen", "prepared"),
+    "EN": lambda seen: completed(seen) and _first(seen, "cancelled"),
+    "o": lambda seen: completed(seen) and _first(seen, "completed_native"),
     "RF": lambda seen: completed(seen) and _first(seen, "completed_native"),
     "RH": lambda seen: completed(seen) and _first(seen, "rehomed_source"),
     "RY": lambda seen: completed(seen) and _first(seen, "completed_native"),

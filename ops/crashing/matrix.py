@@ -37,7 +37,7 @@ SITES: Final = {
     "L": "coordinator",
     "Z": "coordinator",
 }
-"""Who is held, at the step's `.before`. `.after` is the coordinator's, who has heard of it."""
+"""Who does the step, and is held there; that a step has been done is the coordinator's to know."""
 
 VICTIMS: Final = {
     "source": "the source is killed",
@@ -66,16 +66,13 @@ CLASSES: Final = {
     "RH": "came home to the source",
     "RQ": "restart, not committed: the source goes on",
     "RY": "restart, committed: the target goes on",
-    "OW": "ended where it was, or moved; a hang was shorter than a step's patience",
+    "EN": "ended on the way by itself: the hang was shorter than a step's patience",
+    "o": "moved; the target's own drain moves it on",
     "x": "cancelled",
     "x5": "moved, then cancelled",
     "d": "drain cancelled, the session stays",
     "d3": "moved, drain cancelled",
 }
-
-_BEFORE_PAUSE: Final = ("P", "R", "C")
-_PAUSED: Final = ("F", "X", "T", "I")
-_OWNED: Final = ("K", "V", "L", "Z")
 
 
 def _row(*classes: str) -> dict[str, tuple[str, ...]]:
@@ -92,16 +89,26 @@ MATRIX: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "arena": _row("NB", "NB", "AB0", "-", "AB1", "-", "-", "-", "-", "-", "-"),
     "source-stop": _row("OL", "OL", "OL", "OL", "OL", "RF|OL", "RF|OL", "GO", "GO", "GO", "GO"),
     "source-pause": _row(
-        "AB0|GO", "AB0|GO", "AB0|GO", "AB1|GO", "AB1|GO", "GO|AB1", "GO|AB1", "GO", "GO", "GO", "GO"
+        "AB0|GO|EN", "AB0|GO|EN", "AB0|GO|EN", "AB1|GO", "AB1|GO", "GO|AB1", "GO|AB1", "GO", "GO", "GO", "GO"
     ),
     "target-stop": _row("NB|AB0", "AB0", "AB0", "AB1", "AB1", "AB1", "AB1", "RH", "RH", "OL", "OL"),
     "target-pause": _row(
-        "NB|AB0|GO", "AB0|GO", "AB0|GO", "AB1|GO", "AB1|GO", "AB1|GO", "AB1|GO", "RH|GO", "RH|GO", "GO", "GO"
+        "NB|AB0|GO|EN",
+        "AB0|GO|EN",
+        "AB0|GO|EN",
+        "AB1|GO",
+        "AB1|GO",
+        "AB1|GO",
+        "AB1|GO",
+        "RH|GO",
+        "RH|GO",
+        "GO",
+        "GO",
     ),
     "client": _row(*["GO"] * 11),
     "cancel": _row("x", "x", "x", "x", "x", "x", "x", "x", "x", "x5", "x5"),
-    "cancel-drain": _row("d", "d", "d", "d", "d", "d", "d", "d", "d3", "d3", "d3"),
-    "owner": _row("NB", "AB0", "AB0", "AB1", "AB1", "AB1", "AB1", "GO|AB1", "GO", "GO", "GO"),
+    "cancel-drain": _row("d", "d", "d", "d", "d", "d", "d", "d3|d", "d3", "d3", "d3"),
+    "owner": _row("NB", "AB0", "AB0", "AB1", "AB1", "AB1", "AB1", "o", "o", "o", "o"),
 }
 
 MINIMUM: Final = frozenset({("RF", "OL")})
@@ -118,6 +125,11 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.step}:{self.victim}" + ("" if self.replay else ":no-replay")
+
+    @property
+    def site(self) -> str:
+        """Who is held at the step's `.before`. x4: an Activate that is on its way cannot be called back."""
+        return "coordinator" if self.victim == "cancel" else SITES[self.step]
 
     @property
     def allowed(self) -> tuple[str, ...]:

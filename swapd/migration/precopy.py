@@ -50,8 +50,8 @@ async def copy(route: Route, move: Move) -> None:
     progress_at = trio.current_time()
     while blocks_left(route, move) > 1 and not move.session.over:
         route.check(move)
-        if move.cancelled:
-            raise SwapdError(Code.DRAIN_CANCELLED)
+        if move.withdrawn is not None:
+            raise SwapdError(move.withdrawn)
         if move.rounds >= MAX_ROUNDS:
             raise SwapdError(Code.PRECOPY_DIVERGED, f"{move.rounds} rounds")
         export = Export(move.id, move.session.id, move.epoch, move.lease, move.frontier)

@@ -36,6 +36,8 @@ FIRST_TOKEN_POLL_S: Final = 0.25
 
 async def activate(route: Route, moves: Sequence[Move]) -> None:
     """Let the tokens out. Without an answer the moves stay committed: `release` asks again (H72)."""
+    if moves:
+        await failpoints.pass_by("V.before")
     waiting = []
     for move in moves:
         if move.session.over:
@@ -45,7 +47,6 @@ async def activate(route: Route, moves: Sequence[Move]) -> None:
     if not waiting:
         return
     items = tuple(SessionEpoch(move.session.id, move.epoch + 1) for move in waiting)
-    await failpoints.pass_by("V.before")
     try:
         answer = await route.target.request(Activate(items), Activated, route.timers.activate_s)
     except SwapdError as error:

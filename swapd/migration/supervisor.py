@@ -118,6 +118,10 @@ class MigrationSupervisor:
             self._books.pop(book.id, None)
             self._reopen(worker)
             raise
+        # Who is on the way to a worker that is given back would only have to leave it again (OP).
+        for wave in [wave for waves in self._waves.values() for wave in waves]:
+            if wave.target == worker:
+                wave.withdraw(Code.NO_TARGET)
         self._launch(book)
         return book.view()
 
@@ -158,7 +162,7 @@ class MigrationSupervisor:
             raise SwapdError(Code.STORE_FAILED)  # a restart takes the drain up again
         done = self._done[drain]
         for wave in self._waves[drain]:
-            wave.cancel()
+            wave.withdraw(Code.DRAIN_CANCELLED)
         # State first: the drain's own task sees it, lets its waves end and reopens the worker.
         book.cancel(self._wall())
         self._table.notify()

@@ -58,13 +58,18 @@ class Wave:
         self._batch = batch
         self.moves = list(moves)
         self._discards: list[Move] = []
-        self._cancelled = False
+        self._withdrawn: Code | None = None
 
-    def cancel(self) -> None:
-        """Bring the moves to a clean end: those not committed are aborted (H61)."""
-        self._cancelled = True
+    @property
+    def target(self) -> str:
+        """The worker that the sessions go to."""
+        return self._route.target.name
+
+    def withdraw(self, why: Code) -> None:
+        """Bring the moves to a clean end: those not committed are aborted, with `why` (H61)."""
+        self._withdrawn = why
         for move in self.moves:
-            move.cancelled = True
+            move.withdrawn = why
 
     async def run(self) -> None:
         """Carry all moves to their ends. Raises only what fails the store.
@@ -97,6 +102,8 @@ class Wave:
         """Reserve, if that is not done, and pre-copy one session."""
         try:
             if move.phase is Phase.PLANNED:
+                if move.withdrawn is not None:
+                    raise SwapdError(move.withdrawn)
                 await reserve(self._route, move)
             await copy(self._route, move)
         except SwapdError as error:
@@ -136,8 +143,8 @@ class Wave:
 
     async def _freeze(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route
-        if self._cancelled:
-            self._abort(moves, Code.DRAIN_CANCELLED)
+        if self._withdrawn is not None:
+            self._abort(moves, self._withdrawn)
         self._drop_ended(moves)
         asked = [move for move in moves if not move.over]
         if not asked:
@@ -166,7 +173,7 @@ class Wave:
         self._drop_ended(asked)
         return [move for move in asked if move.phase is Phase.FROZEN]
 
-    def _take_frozen(self, move: Move, item: FrozenItem | None, at: float) -> Code | None:
+    def _take_frozen(self, move: Move, item: FrozenItem | None, at: float) -> Code | str | None:
         """Enter what the source says of one session; the reason if its move ends with that."""
         if item is not None and item.status == "not_ready":
             move.enter(Event.NOT_READY)
@@ -178,6 +185,8 @@ class Wave:
         move.enter(Event.FROZEN)
         if item is None:
             return Code.INTERNAL
+        if item.code is not None:
+            return item.code
         move.frozen = item
         move.frozen_at = at  # from the command on, as H197 measures
         if item.manifest is not None:
@@ -232,8 +241,8 @@ class Wave:
     async def _commit(self, moves: list[Move]) -> list[Move]:
         """One durable write decides for all; a session that ended meanwhile is not moved (x3)."""
         route = self._route
-        if self._cancelled:
-            self._abort(moves, Code.DRAIN_CANCELLED)
+        if self._withdrawn is not None:
+            self._abort(moves, self._withdrawn)
         self._drop_ended(moves)
         moves = [move for move in moves if not move.over]
         if not moves:

@@ -129,6 +129,7 @@ class Transfers:
         """Copy the frozen sessions' tails out and answer `Frozen`; a tail that failed has no manifest."""
         began = time.monotonic()
         manifests: dict[str, Manifest] = {}
+        codes: dict[str, str] = {}
         for cargo in tails:
             entries: list[BlockEntry] = []
             try:
@@ -138,9 +139,11 @@ class Transfers:
                 manifests[cargo.move] = self._manifest(cargo, entries)
             except Exception as error:  # supervision boundary: the other tails go on
                 refusal = self._refusal(error)
+                codes[cargo.move] = refusal.code
                 self._post(EVENT_TICKET, Alarm("copy_failed", f"{cargo.move} {refusal.code}"))
         done = tuple(
-            FrozenItem(i.move, i.status, i.position, i.computed, manifests.get(i.move)) for i in items
+            FrozenItem(i.move, i.status, i.position, i.computed, manifests.get(i.move), codes.get(i.move))
+            for i in items
         )
         self._post(ticket, Frozen(batch, done, boundary_ms, _ms_since(began)))
 
