@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 # A script's own folder is on the path, the project's is not.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -33,6 +34,8 @@ from ops.crashing.stage import Stage
 from ops.soaking.clients import Plan
 from ops.soaking.rounds import leaves
 from swapd.failpoints import COMMIT_ORDER
+
+TRIES: Final = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,9 +90,7 @@ async def _main(options: argparse.Namespace) -> int:
     try:
         await stage.start()
         for number, cell in enumerate(cells):
-            plan = _plan(options, cell, options.seed + number)
-            reference = await _reference(stage, plan)
-            result = await Trial(stage, cell, plan, reference, "after" if options.after else "before").run()
+            result = await _try(stage, cell, options, options.seed + number)
             results.append(result)
             print(_line(result, number, len(cells)), file=sys.stderr, flush=True)
             if result.faults:
@@ -106,13 +107,26 @@ async def _main(options: argparse.Namespace) -> int:
     return 1 if any(result.faults for result in results) else 0
 
 
-def _plan(options: argparse.Namespace, cell: Cell, seed: int) -> Plan:
+async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int) -> CellResult:
+    """One cell; again, with a longer session, when this one was over before it came to the step."""
+    for tries in range(1, TRIES + 1):
+        plan = _plan(options, cell, seed, tries)
+        reference = await _reference(stage, plan)
+        trial = Trial(stage, cell, plan, reference, "after" if options.after else "before")
+        result = await trial.run()
+        if trial.reached or tries == TRIES:
+            return result
+        await stage.recover()
+    raise AssertionError("unreachable")
+
+
+def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Plan:
     rng = random.Random(seed)
     sim = options.engine == "sim"
     tokens = options.tokens or (300 if sim else 200)
     return Plan(
         prompt=tuple(rng.randint(1, 1000) for _ in range(rng.choice([15, 16, 17, 90]) if sim else 90)),
-        max_new_tokens=tokens,
+        max_new_tokens=tokens * times,
         temperature=rng.choice([0.0, 0.8]) if sim else 0.0,
         seed=seed,
         allow_replay_fallback=cell.replay,

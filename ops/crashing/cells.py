@@ -69,6 +69,8 @@ class Trial:
         self._plan = plan
         self._reference = reference
         self._point = point
+        self.reached = True
+        """False: the session was over before the step began, so that nothing is known of the cell."""
         self._recovering_s = 0.0
         self._faults: list[Fault] = []
 
@@ -131,7 +133,8 @@ class Trial:
         stage.arm(site, point, "refuse arena_exhausted" if refuse else "hold")
         view = await stage.view("POST", f"/v1/workers/{source}/drains", {"deadline_s": 60.0})
         drain = str(view["id"])
-        if not await stage.reached(site, point):
+        if not await stage.reached(site, point, reader.over):
+            self.reached = False
             raise AssertionError(f"{site} did not come to {point}")
         await self._check_admission(source, drain)
         if cell.victim == "arena":

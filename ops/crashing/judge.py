@@ -143,7 +143,9 @@ def judge(cell: Cell, seen: Evidence) -> tuple[str, list[Fault]]:
             least = at > 0 and (cell.allowed[0], name) in MINIMUM
             return name + ("*" if least else ""), []
     wanted = " or ".join(cell.allowed)
-    return "?", [Fault("other", f"{wanted} was required; what came is {seen}")]
+    # A session that ends where it could have gone on is lost, with all the tokens that it still had to come.
+    kind: Kind = "lost" if seen.state == "failed" else "other"
+    return "?", [Fault(kind, f"{wanted} was required; what came is {seen}")]
 
 
 def compare(tokens: Sequence[int], reference: Sequence[int], state: str, accepted: int) -> list[Fault]:

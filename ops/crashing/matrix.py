@@ -75,40 +75,31 @@ CLASSES: Final = {
 }
 
 
-def _row(*classes: str) -> dict[str, tuple[str, ...]]:
-    return {step: tuple(cell.split("|")) for step, cell in zip(STEPS, classes, strict=True) if cell != "-"}
+def _row(*groups: str) -> dict[str, tuple[str, ...]]:
+    cells = " ".join(groups).split()
+    return {step: tuple(cell.split("|")) for step, cell in zip(STEPS, cells, strict=True) if cell != "-"}
 
 
 MATRIX: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    #                    P        R        C        F        X        T        I        K        V     L    Z
-    "source": _row("OL", "OL", "OL", "OL", "OL", "RF|OL", "RF|OL", "RF|OL", "GO", "GO", "GO"),
-    "target": _row("NB", "NB|AB0", "AB0", "AB1", "AB1", "AB1", "AB1", "RH|AB1", "RH", "OL", "OL"),
-    "coordinator": _row("RQ", "RQ", "RQ", "RQ", "RQ", "RQ", "RQ", "RQ", "RY", "RY", "RY"),
-    "store": _row("RQ", "RQ", "RQ", "RQ", "RQ", "RQ", "RQ", "RQ", "RY", "RY", "RY"),
-    "store-after": _row("-", "-", "-", "-", "-", "-", "-", "RY", "-", "-", "-"),
-    "arena": _row("NB", "NB", "AB0", "-", "AB1", "-", "-", "-", "-", "-", "-"),
-    "source-stop": _row("OL", "OL", "OL", "OL", "OL", "RF|OL", "RF|OL", "GO", "GO", "GO", "GO"),
+    # Each row: P R C | F X T I | K | V L Z
+    "source": _row("OL OL OL", "OL OL RF|OL RF|OL", "RF|OL", "GO GO GO"),
+    "target": _row("NB NB|AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "RH|AB1", "RH OL OL"),
+    "coordinator": _row("RQ RQ RQ", "RQ RQ RQ RQ", "RQ", "RY RY RY"),
+    "store": _row("RQ RQ RQ", "RQ RQ RQ RQ", "RQ", "RY RY RY"),
+    "store-after": _row("- - -", "- - - -", "RY", "- - -"),
+    "arena": _row("NB NB AB0", "- AB1 - -", "-", "- - -"),
+    "source-stop": _row("OL OL OL", "OL OL RF|OL RF|OL", "GO", "GO GO GO"),
     "source-pause": _row(
-        "AB0|GO|EN", "AB0|GO|EN", "AB0|GO|EN", "AB1|GO", "AB1|GO", "GO|AB1", "GO|AB1", "GO", "GO", "GO", "GO"
+        "AB0|GO|EN AB0|GO|EN AB0|GO|EN", "AB1|AB0|GO AB1|GO GO|AB1 GO|AB1", "GO", "GO GO GO"
     ),
-    "target-stop": _row("NB|AB0", "AB0", "AB0", "AB1", "AB1", "AB1", "AB1", "RH", "RH", "OL", "OL"),
+    "target-stop": _row("NB|AB0 AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "RH", "RH OL OL"),
     "target-pause": _row(
-        "NB|AB0|GO|EN",
-        "AB0|GO|EN",
-        "AB0|GO|EN",
-        "AB1|GO",
-        "AB1|GO",
-        "AB1|GO",
-        "AB1|GO",
-        "RH|GO",
-        "RH|GO",
-        "GO",
-        "GO",
+        "NB|AB0|GO|EN AB0|GO|EN AB0|GO|EN", "AB1|AB0|GO AB1|GO AB1|GO AB1|GO", "RH|GO", "RH|GO GO GO"
     ),
-    "client": _row(*["GO"] * 11),
-    "cancel": _row("x", "x", "x", "x", "x", "x", "x", "x", "x", "x5", "x5"),
-    "cancel-drain": _row("d", "d", "d", "d", "d", "d", "d", "d3|d", "d3", "d3", "d3"),
-    "owner": _row("NB", "AB0", "AB0", "AB1", "AB1", "AB1", "AB1", "o", "o", "o", "o"),
+    "client": _row("GO GO GO", "GO GO GO GO", "GO", "GO GO GO"),
+    "cancel": _row("x x x", "x x x x", "x", "x x5 x5"),
+    "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3"),
+    "owner": _row("NB AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "o", "o o o"),
 }
 
 MINIMUM: Final = frozenset({("RF", "OL")})
@@ -153,9 +144,15 @@ SAMPLE: Final = tuple(
 """Of each kind of end, for an engine that takes its time."""
 
 
+def _with_either(step: str) -> Iterator[Cell]:
+    for victim, row in MATRIX.items():
+        if step in row:
+            yield from (Cell(step, victim), Cell(step, victim, replay=False))
+
+
 def chosen(text: str) -> list[Cell]:
     """The cells of `P:source,K:target:no-replay`. Raises ValueError naming one that there is not."""
-    known = {cell.name: cell for cell in all_cells()}
+    known = {cell.name: cell for step in STEPS for cell in _with_either(step)}
     cells = []
     for name in text.split(","):
         if name not in known:
