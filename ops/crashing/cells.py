@@ -22,7 +22,7 @@ CELL_S: Final = 60.0
 FIRST_TOKENS: Final = 20
 RECOVERING_S: Final = 5.0
 """Invariant 6: nobody is undecided for longer while a coordinator runs."""
-HOG_TOKENS: Final = 3700
+HOG_TOKENS: Final = 4000
 """A session whose lease leaves no room for another in an arena of 1 MiB."""
 
 
