@@ -12,8 +12,10 @@ from ops.crashing.reader import Reader
 from ops.crashing.stage import Stage
 
 PAUSE_S: Final = 1.5
-"""Longer than a freeze's patience, shorter than `dead_s`."""
-STOPPED_S: Final = 5.0
+"""Longer than a freeze's patience, shorter than `decide_s`."""
+LATE_S: Final = 4.2
+"""Longer than `decide_s`, shorter than `dead_s`."""
+STOPPED_S: Final = 6.5
 """Longer than `dead_s`: the coordinator has given it up, and killed it, by then."""
 AWAY_S: Final = 0.3
 
@@ -51,6 +53,7 @@ class Harm:
             "source-pause": lambda: self._stop(self._source, PAUSE_S),
             "target-stop": lambda: self._stop(self._target, STOPPED_S),
             "target-pause": lambda: self._stop(self._target, PAUSE_S),
+            "target-late": self._late,
             "client": self._client_gone,
             "cancel": self._cancel,
             "cancel-drain": self._cancel_drain,
@@ -96,6 +99,16 @@ class Harm:
         self._let_go()
         await trio.sleep(for_s)
         self._stage.signal(pid, signal.SIGCONT)
+
+    async def _late(self) -> None:
+        """What a worker says that was stopped, and given up, reaches nobody, and is counted (B33)."""
+        before = await self._stage.fenced()
+        await self._stop(self._target, LATE_S)
+        with trio.move_on_after(5):
+            while await self._stage.fenced() == before:  # noqa: ASYNC110  # another process's count
+                await trio.sleep(0.05)
+            return
+        self.faults.append("nothing of the late target's was fenced")
 
     async def _client_gone(self) -> None:
         self._reader.leave()

@@ -50,6 +50,7 @@ VICTIMS: Final = {
     "source-pause": "the source is stopped for a moment",
     "target-stop": "the target is stopped until it is given up",
     "target-pause": "the target is stopped for a moment",
+    "target-late": "the target comes back after the session has gone home",
     "client": "the client goes and comes back",
     "cancel": "the session is cancelled",
     "cancel-drain": "the drain is cancelled",
@@ -96,6 +97,7 @@ MATRIX: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "target-pause": _row(
         "NB|AB0|GO|EN AB0|GO|EN AB0|GO|EN", "AB1|AB0|GO AB1|GO AB1|GO AB1|GO", "RH|GO", "RH|GO GO GO"
     ),
+    "target-late": _row("- - -", "- - - -", "RH", "RH - -"),
     "client": _row("GO GO GO", "GO GO GO GO", "GO", "GO GO GO"),
     "cancel": _row("x x x", "x x x x", "x", "x x5 x5"),
     "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3"),

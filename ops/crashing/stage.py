@@ -37,14 +37,14 @@ disconnect_grace_s = 5.0
 [timers]
 heartbeat_s = 0.25
 suspect_s = 1.0
-dead_s = 3.0
+dead_s = 5.0
 rpc_s = 1.0
 reserve_s = 2.0
 copy_s = 10.0
 freeze_s = {freeze_s}
 prepare_s = 2.0
 activate_s = 1.0
-decide_s = 4.0
+decide_s = 3.0
 """
 
 
@@ -238,6 +238,11 @@ class Stage:
             if count > self._descriptors.setdefault(pid, count) + FDS_KEPT:
                 held.append(f"{role} has {count} descriptors, {self._descriptors[pid]} at its baseline")
         return held
+
+    async def fenced(self) -> float:
+        """How many messages of those who are not the owner any more were refused."""
+        metrics = await trio.to_thread.run_sync(self._metrics)
+        return sum(count for name, count in metrics.items() if name.startswith("swapd_fenced_messages_total"))
 
     def _metrics(self) -> dict[str, float]:
         url = f"{self.deployment.announced()}/metrics"
