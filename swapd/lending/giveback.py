@@ -278,7 +278,7 @@ class GiveBack:
         async with trio.open_nursery() as nursery:
             for name, link in self._links.items():
                 running = self._supervisor.draining(name)
-                if running is not None and running.mode == "native":
+                if running is not None and running.mode in ("native", "park"):
                     self._adopt(name, running.id, ours=running.origin != "operator")
                 elif self._left(name) or (name not in self._drains and link.owner is not None):
                     nursery.start_soon(self._start_drain, name, running.id if running is not None else None)
@@ -316,6 +316,8 @@ class GiveBack:
             self._recovery.place_anew(session)
         elif step == "replay":
             self._recovery.send_to_another(session, cold=False)
+        elif step == "park":
+            self._supervisor.park_soon(session)
         elif step == "end":
             log.warning(
                 "session ends with its device", extra={"session": session.id, "device": self._device.name}
@@ -338,6 +340,7 @@ class GiveBack:
             reason=Code(reason) if reason in _CODES else None,
             room=self._recovery.has_room(session),
             others_starting=any(link.state == "starting" for link in self._others),
+            can_park=self._supervisor.can_park(session),
         )
 
     # Memory --------------------------------------------------------------------------------------

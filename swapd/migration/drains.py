@@ -52,6 +52,8 @@ class DrainBook:
     finished_at: float | None = None
     mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
+    to_park: set[str] = field(default_factory=set)
+    """Sessions that are to be parked if no worker has room for them, whatever the mode."""
     landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
     """Sessions whose move was committed, not settled, when the coordinator ended: target and new epoch."""
     _failures: dict[str, int] = field(default_factory=dict)
@@ -91,6 +93,10 @@ class DrainBook:
     def may_try(self, session: str, now: float) -> bool:
         """Whether a session may be sent off (again) now."""
         return now >= self._not_before.get(session, now)
+
+    def parks(self, session: str) -> bool:
+        """Whether a session that no worker has room for is to be parked (B3)."""
+        return self.mode == "park" or session in self.to_park
 
     def ended(self, session: str, outcome: Outcome, reason: str | None, recomputed_tokens: int = 0) -> bool:
         """A session that left the worker unmoved; a replay says how many positions it cost (H73)."""
