@@ -329,6 +329,8 @@ class GiveBack:
         book = self._supervisor.draining(owner.worker) if owner is not None else None
         outcome = book.outcomes.get(session.id) if book is not None else None
         reason = outcome.reason if outcome is not None else None
+        if book is not None:
+            reason = book.refused.get(session.id) or reason
         unread = session.unread_since
         busy = session.over or session.recovering or session.move is not None
         return Leaver(

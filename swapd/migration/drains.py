@@ -52,6 +52,8 @@ class DrainBook:
     finished_at: float | None = None
     mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
+    refused: dict[str, str | None] = field(default_factory=dict)
+    """Why a session could not be sent off at the last look; its outcome may tell of an earlier try."""
     to_park: set[str] = field(default_factory=set)
     """Sessions that are to be parked if no worker has room for them, whatever the mode."""
     landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class DrainBook:
 
     def waiting(self, session: str, reason: str | None, phase: str, detail: str | None = None) -> bool:
         """A session that is still there, and why; `detail` has sizes and names for people."""
+        self.refused[session] = reason
         old = self.outcomes.get(session)
         outcome = old.outcome if old is not None else None
         if outcome not in (None, "blocked"):
