@@ -20,13 +20,14 @@ import trio
 from swapd.api import GiveBackView, TakeBack, TakenBack
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
-from swapd.lending.device import LentDevice, Verdict
+from swapd.lending.device import LentDevice
 from swapd.lending.diary import Diary
+from swapd.lending.facts import FactBook
 from swapd.lending.giveback import GiveBack
 from swapd.lending.reasons import Why
 from swapd.lending.refusing import refusal_of, unready_of
 from swapd.lending.take_back import check_take_back
-from swapd.lending.verdict import NEEDS, Facts, Quiet, judge, needed
+from swapd.lending.verdict import NEEDS, Quiet, needed
 from swapd.messages.sampler import Measurement
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.pressure.calibration import DevicePressure
@@ -97,11 +98,8 @@ class LendingDesk:
         self._boottime = boottime
         self.diary = Diary(table.store, wall)
         self._give_backs: dict[str, GiveBack] = {}
-        self._informed: dict[str, Measurement] = {}
-        self._needed_at: dict[str, float] = {}
-        self._texts: dict[str, str] = {}
+        self._facts = FactBook(config.owner, wall, boottime)
         self._was_locked: set[str] = set()
-        self._quiet_now = Quiet()
         headless = config.owner.presence == "headless"
         for entry in config.devices:
             workers = tuple(w.worker_id for w in config.workers if w.device == entry.name)
@@ -171,14 +169,14 @@ class LendingDesk:
         """Take up what the last run left, before any worker is looked for or started."""
         if not self.devices:
             return
-        self._quiet_now = self.quiet()
+        self._facts.quiet = self.quiet()
         saved = await self._store.read(lambda db: {name: _saved(db, name) for name in self.devices})
         for name, device in self.devices.items():
             was = saved[name]
             device.taken_back, device.give_back = was.taken_back, was.give_back
             if was.given_back and was.give_back is not None and was.give_back.why in _RESTS:
                 # Whether the owner still needs it will show; until then it rests as after a need.
-                self._needed_at[name] = self._boottime()
+                self._facts.needed(name)
             give_back = GiveBack(
                 device,
                 self._config,
@@ -192,7 +190,7 @@ class LendingDesk:
             )
             give_back.measure_soon = partial(self._measure_soon, device)
             give_back.other_cores = self._other_cores
-            device.verdict = self._verdict(device)
+            device.verdict = self._facts.verdict(device)
             unfinished = was.give_back if was.given_back and _under_way(was.give_back) else None
             give_back.begin(unfinished, given_back=was.given_back)
             self._give_backs[name] = give_back
@@ -233,7 +231,7 @@ class LendingDesk:
 
     async def _tick(self) -> None:
         while True:
-            self._quiet_now = self.quiet()
+            self._facts.quiet = self.quiet()
             for device in self.devices.values():
                 taken = device.taken_back
                 if taken is not None and taken.ends_at is not None and self._wall() >= taken.ends_at:
@@ -267,63 +265,26 @@ class LendingDesk:
 
     def decided(self, device: LentDevice, measurement: Measurement, decision: Decision) -> None:
         """A tracker took a measurement in: the device's own fields are written already."""
-        name = device.name
-        tells = measurement.result in ("ok", "asleep")
-        if tells or measurement.always_seen or measurement.others_hold_memory:
-            self._informed[name] = measurement
         text = self.pressure_text(decision)
-        if text is not None:
-            self._texts[name] = text
+        self._facts.measured(device.name, measurement, text)
         was = device.verdict
         self._judge(device, measurement.at_s)
         engaged = was is not None and Why.PRESSURE in was.reasons
         if decision.engaged != engaged:
-            self.diary.note(name, "engaged" if decision.engaged else "released", text)
+            self.diary.note(device.name, "engaged" if decision.engaged else "released", text)
         self._table.notify()
 
     def _judge(self, device: LentDevice, cause_s: float | None = None) -> None:
         give_back = self._give_backs.get(device.name)
         if give_back is None:
             return  # not loaded yet
-        before, device.verdict = device.verdict, self._verdict(device)
+        before, device.verdict = device.verdict, self._facts.verdict(device)
         if needed(device.verdict):
-            self._needed_at[device.name] = self._boottime()
+            self._facts.needed(device.name)
         if before is None or before[:3] != device.verdict[:3]:
             give_back.judged(cause_s)
         else:
             give_back.set_doors()
-
-    def _verdict(self, device: LentDevice) -> Verdict:
-        calibrated, warmup_have = self._calibration(device)
-        facts = Facts(
-            owner=self._owner,
-            taken_back=device.taken_back,
-            decision=device.decision,
-            calibrated=calibrated,
-            warmup_have=warmup_have,
-            pressure_text=self._texts.get(device.name),
-            measurement=device.measurement,
-            informed=self._informed.get(device.name),
-            valid_at_s=device.valid_at_s,
-            attendance=device.attendance,
-            attendance_detail=device.attendance_detail,
-            game=device.game,
-            quiet=self._quiet_now,
-            needed_at_s=self._needed_at.get(device.name),
-        )
-        return judge(facts, self._boottime(), self._wall())
-
-    def _calibration(self, device: LentDevice) -> tuple[bool, int]:
-        """Whether the profile in force is calibrated, and how far it is."""
-        pressure, decision = self._owner.gpu_pressure, device.decision
-        if pressure.mode == "fixed":
-            return 0 < pressure.threshold_pct <= 100, 0  # R70
-        if decision is not None and decision.profile == device.attendance:
-            return decision.calibrated, decision.warmup_have
-        for summary in device.pressure.summaries() if device.pressure is not None else ():
-            if summary.profile == device.attendance:
-                return summary.calibrated, summary.warmup_have
-        return False, 0
 
     # Take-backs ----------------------------------------------------------------------------------
 

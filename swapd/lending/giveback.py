@@ -24,13 +24,12 @@ from swapd.errors import Code, SwapdError
 from swapd.lending.cores import OtherCores
 from swapd.lending.device import LentDevice
 from swapd.lending.diary import Diary
-from swapd.lending.ladder import Leaver, fallback
+from swapd.lending.leavers import Leavers
 from swapd.lending.lifecycle import DeviceChange, change, next_event
-from swapd.lending.memory import expected_bytes, is_back
+from swapd.lending.memory import MemoryReturn
 from swapd.lending.reasons import Why
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
-from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.worker.link import WorkerLink
@@ -70,10 +69,10 @@ class GiveBack:
         self._owner = config.owner
         self._table = table
         self._admission = admission
-        self._recovery = recovery
         self._supervisor = supervisor
         self._links = {name: links[name] for name in device.workers}
-        self._others = [link for name, link in links.items() if name not in device.workers]
+        others = [link for name, link in links.items() if name not in device.workers]
+        self._leavers = Leavers(device.name, config, table, recovery, supervisor, others)
         self._diary = diary
         self._boottime = boottime
         self._woken = trio.Event()
@@ -83,9 +82,7 @@ class GiveBack:
         self._began_s = 0.0
         self._silent = False
         self._drains: dict[str, str] = {}
-        self._memory_before: int | None = None
-        self._memory_expected: int | None = None
-        self._gone_s: float | None = None
+        self._memory = MemoryReturn()
         self._free_s: float | None = None
 
     # Following the verdict ---------------------------------------------------------------------
@@ -145,7 +142,8 @@ class GiveBack:
             case "needed":
                 self._empty = self._silent = False
                 self._drains.clear()
-                self._gone_s = self._free_s = self._memory_expected = None
+                self._memory.begin()
+                self._free_s = None
                 now = self._boottime()
                 self._began_s = min(cause_s, now) if cause_s is not None else now
                 self._note_begin()
@@ -239,7 +237,7 @@ class GiveBack:
         if self._device.state != "returning":
             return  # the owner came back meanwhile
         if all(link.at_rest for link in self._links.values()):
-            self._remember_memory()
+            self._memory.remember(self._device.measurement)
         for link in self._links.values():
             link.resume()
         self._cores.bring_back()
@@ -258,20 +256,31 @@ class GiveBack:
         await self._drain_all()
         vacated = True
         for name, link in self._links.items():
-            sessions = self._left(name)
+            sessions = self._leavers.left(name)
             if sessions or self._supervisor.draining(name) is not None:
                 vacated = False
                 for session in sessions:
-                    await self._step(session)
+                    await self._leavers.step(session, self._boottime() - self._began_s)
             elif stops and self._device.state == "vacating":
-                self._expect_memory()
+                self._memory.expect(self._device.measurement)
                 link.stop_soon(why)
         if self._device.state != "vacating" or not vacated:
             return
         if not stops:
             self._empty = True
         elif all(link.at_rest for link in self._links.values()):
-            self._empty = self._memory_is_back()
+            self._empty = self._is_free()
+
+    def _is_free(self) -> bool:
+        """All processes are collected; True when the memory is back, cannot be told, or was waited for."""
+        if self._memory.gone_s is None:
+            self.measure_soon()
+        found = self._memory.look(self._device.measurement, self._boottime())
+        view = self._device.give_back
+        if found is not None and view is not None and not self._silent:
+            self._free_s = found.free_s
+            self._device.give_back = msgspec.structs.replace(view, memory_back=found.back)
+        return found is not None
 
     async def _drain_all(self) -> None:
         """Have a drain at every worker that has anything; one that is there already is adopted."""
@@ -280,7 +289,7 @@ class GiveBack:
                 running = self._supervisor.draining(name)
                 if running is not None and running.mode in ("native", "park"):
                     self._adopt(name, running.id, ours=running.origin != "operator")
-                elif self._left(name) or (name not in self._drains and link.owner is not None):
+                elif self._leavers.left(name) or (name not in self._drains and link.owner is not None):
                     nursery.start_soon(self._start_drain, name, running.id if running is not None else None)
 
     async def _start_drain(self, worker: str, instead_of: str | None) -> None:
@@ -302,74 +311,3 @@ class GiveBack:
         if view is not None and not self._silent and drain not in view.drains:
             self._device.give_back = msgspec.structs.replace(view, drains=(*view.drains, drain))
             self._diary.give_back(self._device.name, self._device.give_back)
-
-    # Sessions that the drain does not get away ---------------------------------------------------
-
-    def _left(self, worker: str) -> list[LiveSession]:
-        return [session for session in self._table.owned_by(worker) if not session.ended]
-
-    async def _step(self, session: LiveSession) -> None:
-        waiting_s = self._boottime() - self._began_s
-        grace_s = self._config.limits.disconnect_grace_s
-        step = fallback(self._leaver(session), self._owner, waiting_s=waiting_s, grace_s=grace_s)
-        if step == "anew":
-            self._recovery.place_anew(session)
-        elif step == "replay":
-            self._recovery.send_to_another(session, cold=False)
-        elif step == "park":
-            self._supervisor.park_soon(session)
-        elif step == "end":
-            log.warning(
-                "session ends with its device", extra={"session": session.id, "device": self._device.name}
-            )
-            await self._table.finish(session, "failed", Code.DEVICE_TAKEN_BACK)
-
-    def _leaver(self, session: LiveSession) -> Leaver:
-        owner = session.record.owner
-        book = self._supervisor.draining(owner.worker) if owner is not None else None
-        outcome = book.outcomes.get(session.id) if book is not None else None
-        reason = outcome.reason if outcome is not None else None
-        if book is not None:
-            reason = book.refused.get(session.id) or reason
-        unread = session.unread_since
-        busy = session.over or session.recovering or session.move is not None
-        return Leaver(
-            busy=busy or not self._recovery.reconciled,
-            received=len(session.received),
-            producing=session.producing,
-            unread_s=trio.current_time() - unread if unread is not None else 0.0,
-            replay_permitted=session.record.allow_replay_fallback,
-            reason=Code(reason) if reason in _CODES else None,
-            room=self._recovery.has_room(session),
-            others_starting=any(link.state == "starting" for link in self._others),
-            can_park=self._supervisor.can_park(session),
-        )
-
-    # Memory --------------------------------------------------------------------------------------
-
-    def _remember_memory(self) -> None:
-        seen = self._device.measurement
-        if seen is not None and seen.memory_used_bytes is not None:
-            self._memory_before = seen.memory_used_bytes - (seen.lender_memory_bytes or 0)
-
-    def _expect_memory(self) -> None:
-        if self._memory_expected is None:
-            self._memory_expected = expected_bytes(self._memory_before, self._device.measurement)
-
-    def _memory_is_back(self) -> bool:
-        """All processes are collected; True when the memory is back, or cannot be told, or was waited for."""
-        now = self._boottime()
-        if self._gone_s is None:
-            self._gone_s = now
-            self.measure_soon()
-        seen, expected = self._device.measurement, self._memory_expected
-        back: bool | None = None
-        if expected is not None and seen is not None and seen.memory_used_bytes is not None:
-            back = is_back(seen, expected) if seen.at_s >= self._gone_s else False
-            if not back and now - self._gone_s < MEMORY_WAIT_S:
-                return False
-        self._free_s = seen.at_s if back and seen is not None else now if back is False else self._gone_s
-        view = self._device.give_back
-        if view is not None and not self._silent:
-            self._device.give_back = msgspec.structs.replace(view, memory_back=back)
-        return True

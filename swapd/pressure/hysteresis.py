@@ -18,14 +18,14 @@ class Hysteresis:
         self._gap_limit_s = gap_limit_s(config)
         self.engaged = False
         self._spell_s = 0.0
-        self._in_spell = False
-        self._since_s = 0.0
+        self._since_s: float | None = None
+        """When the spell began; None outside of one."""
         self._last_s: float | None = None
 
     def observe(self, t_s: float, value_pct: float, threshold_pct: float) -> None:
         """Take a valid reading in, with the threshold in force after it was learned (R51, D10)."""
         if self._last_s is not None and not 0.0 <= interval_s(self._last_s, t_s) <= self._gap_limit_s:
-            self._in_spell = False
+            self._since_s = None
         self._last_s = t_s
         if self.engaged:
             counts = value_pct < release_line_pct(self._config, threshold_pct)
@@ -36,15 +36,15 @@ class Hysteresis:
         if not counts:
             self._end_spell()
             return
-        if not self._in_spell:
-            self._in_spell, self._since_s = True, t_s
+        if self._since_s is None:
+            self._since_s = t_s
         self._spell_s = interval_s(self._since_s, t_s)
         if self._spell_s >= needed_s:
             self.engaged = not self.engaged
             self._end_spell()
 
     def _end_spell(self) -> None:
-        self._in_spell, self._spell_s = False, 0.0
+        self._since_s, self._spell_s = None, 0.0
 
     @property
     def above_s(self) -> float:

@@ -26,8 +26,8 @@ class ProfileLearning:
         self.target_pct: float | None = None
         self.threshold_pct: float | None = None
         self.maturing_from_pct: float | None = None
-        self._rise_from_pct = 0.0
-        self._rising_s = 0.0
+        self._rise_from_pct: float
+        self._rising_s: float
         """A rise is counted in seconds from where it began: many small steps would add up their rounding."""
 
     def learn(self, value_pct: float, credited_s: float) -> None:
@@ -120,9 +120,9 @@ class ProfileLearning:
             else:
                 # R113: it may fall back to where it started, not below (D21).
                 wanted = max(wanted, self.maturing_from_pct)
-        if wanted < threshold_pct:
+        if wanted <= threshold_pct:
             self._set_threshold(wanted)  # R45: in one step, at once
-        elif wanted > threshold_pct:
+        else:
             # R46, R115: only observed time raises it, also while maturing (R47).
             self._rising_s += credited_s
             risen = self._rise_from_pct + self._config.raise_pct_per_h * self._rising_s / HOUR_S

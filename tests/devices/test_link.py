@@ -147,6 +147,18 @@ async def test_fifty_polls_of_the_real_cpu_give_fifty_readings(folder: Path) -> 
     assert files(folder) == ["sampler-cpu.log"]
 
 
+async def test_a_measurement_can_be_asked_for_before_the_next_tick(folder: Path) -> None:
+    """D38: whoever waits for a change need not wait for the pace, which stays as it is."""
+    heard = Heard()
+    async with running(folder, heard, poll_ms=600_000) as link:
+        await heard.until(lambda: len(heard.of("one")) == 1)
+        with trio.fail_after(WAIT_S):
+            while len(heard.of("one")) < 3:
+                link.ask_soon()
+                await trio.sleep(0.2)
+        assert [each.result for each in heard.of("one")[:1]] == ["first"]
+
+
 async def test_its_files_are_the_users_alone(folder: Path) -> None:
     """H107: settings, log and socket."""
     heard = Heard()

@@ -1,6 +1,6 @@
 """Parked in host memory while no device is lent: real processes, the sim engine, streams that stay open.
 
-The tokens of the sim depend on every byte of its blocks, so equality with the reference shows that the KV came
+The tokens of the sim depend on every byte of its blocks: equality with the reference shows that the KV came
 back whole, and a count of zero that nothing of it was computed again.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -95,7 +95,7 @@ def test_a_line_without_an_end_is_refused() -> None:
 
 
 def test_a_quote_that_does_not_close_is_refused() -> None:
-    assert refused(HEAD, "0,3,locked", '5,"3,locked').startswith("day.csv line 3: ")
+    assert refused(HEAD, "0,3,locked", '5,"3,locked').endswith("line 3: unexpected end of data")
 
 
 def test_rows_come_while_lines_are_read() -> None:
