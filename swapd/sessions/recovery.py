@@ -304,6 +304,8 @@ class Recovery:
             self._examining.discard(link.name)
             self._table.notify()
         for session in expected:
+            if self._unresolved(session):
+                continue  # parked before the restart, and not on disk: its source may have it still (B22)
             if session.record.owner == owner and session.id not in kept and session.move is None:
                 # The worker is the owner and does not have it: as good as lost.
                 self.disown(session)

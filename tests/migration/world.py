@@ -201,7 +201,7 @@ class ScriptedLink:
         await trio.lowlevel.checkpoint()
         limit_s = TIMERS.rpc_s if timeout_s is None else timeout_s
         script = self._script[type(body)]
-        deed = script.pop(0) if script else self._always.get(type(body), ScriptedLink.work)
+        deed = script.pop(0) if script else self._always.get(type(body), type(self).work)
         answer: object = None
         # Only silence is out of time: a slow machine must not look like a broken worker.
         if deed is silence:
@@ -460,9 +460,13 @@ async def open_world(
     info: out.EngineInfo = INFO,
     wall: Callable[[], float] = time.time,
     world_class: type[World] | None = None,
+    stored: Iterable[str] = (),
     **changes: Any,
 ) -> AsyncIterator[World]:
-    """A running coordinator. `attach`: its workers have been found and hold nothing."""
+    """A running coordinator. `attach`: its workers have been found and hold nothing.
+
+    `stored`: sessions that an earlier one left in the store.
+    """
     config = settings(path, workers, **changes)
     store = store_class.open(config.database_path)
     arena = Arena.create(HEADER_BYTES + arena_bytes) if arena_bytes is not None else None
@@ -476,6 +480,9 @@ async def open_world(
             await nursery.start(store.run)
             async with trio.open_nursery() as actors:
                 world = (world_class or World)(config, store, arena, info, wall, room)
+                for name in stored:
+                    record = await world.stored(name)
+                    world.table.add(record, await world.transcript(name))
                 await actors.start(world.recovery.run)
                 await actors.start(world.supervisor.run)
                 if world.park is not None:
