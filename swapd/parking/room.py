@@ -64,15 +64,14 @@ class ParkRoom:
     def get(self, session: str) -> Kept | None:
         return self._kept.get(session)
 
-    def statistics(self) -> dict[str, int]:
-        """Sessions and bytes: in memory, on disk, and what the memory has."""
+    def park_bytes(self) -> dict[str, int]:
+        """Bytes: what the memory has, what of it is in use, and what is on disk."""
         spilled = [kept.header.size for kept in self._kept.values() if kept.file is not None]
-        return {
-            "sessions": len(self._kept),
-            "capacity_bytes": self.ledger.capacity_bytes,
-            "memory_bytes": self.ledger.resident_bytes,
-            "disk_bytes": sum(spilled),
-        }
+        memory = self.ledger
+        return {"total": memory.capacity_bytes, "memory": memory.resident_bytes, "disk": sum(spilled)}
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     @property
     def at_rest(self) -> bool:

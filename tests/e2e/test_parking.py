@@ -171,3 +171,34 @@ async def test_over_quota_a_session_may_finish_and_the_other_waits(running: Depl
     drains = (await running.call("GET", "/v1/drains"))["drains"]
     outcomes = {s["session"]: s["outcome"] for drain in drains for s in drain["sessions"]}
     assert outcomes[small] == "parked"
+
+
+async def test_a_drain_may_park_and_its_worker_goes_on_with_the_session(running: Deployment) -> None:
+    """B3, H54: both workers drained for their operator; the same processes take the sessions up again."""
+    sessions = [await running.create(prompt(n, 300), 2000) for n in range(2)]
+    pids = {w: running.worker_ready(w) for w in ("a", "b")}
+    async with reading(running, *sessions) as readings:
+        for one in readings:
+            await one.wait_tokens(10)
+        parked = 0
+        for _ in range(5):
+            drains = [
+                await running.call("POST", f"/v1/workers/{worker}/drains", {"mode": "park"}, 202)
+                for worker in ("a", "b")
+            ]
+            for drain in drains:
+                view = drain
+                with trio.fail_after(60):
+                    while view["state"] == "running":
+                        await trio.sleep(0.02)
+                        view = await running.call("GET", f"/v1/drains/{drain['id']}")
+                assert view["state"] == "drained"
+                parked += sum(s["outcome"] == "parked" for s in view["sessions"])
+        assert parked > 0
+    for number, one in enumerate(readings):
+        one.check_gapless()
+        assert one.tokens == reference(prompt(number, 300), 2000)
+    assert {w: running.worker_ready(w) for w in ("a", "b")} == pids
+    views = await running.wait_settled()
+    assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
+    assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())

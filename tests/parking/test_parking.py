@@ -106,7 +106,7 @@ async def test_a_session_without_a_worker_waits_in_memory_and_goes_on_where_it_w
         back = msgspec.json.decode(stats[0], type=SessionOutcome)
         assert (back.reuse, back.recomputed_tokens) == (1.0, 0)
         assert world.recovery.replayed_tokens == 0
-        assert room(world).statistics()["sessions"] == 0
+        assert len(room(world)) == 0
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 6, 7, 30])
@@ -306,7 +306,7 @@ async def test_a_cancel_ends_a_parked_session_and_frees_its_memory(tmp_path: Pat
         await world.until(lambda: room(world).at_rest)
         assert room(world).get("s") is None
         assert not any(arena._slice(lease))
-        assert room(world).statistics()["memory_bytes"] == 0
+        assert room(world).park_bytes()["memory"] == 0
 
 
 async def test_time_parked_counts_for_lifetime_and_grace(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_time_parked_counts_for_lifetime_and_grace(tmp_path: Path) -> None
         await keeper._end_due()
         assert (old.record.state, old.record.code) == ("failed", Code.LIFETIME_EXCEEDED)
         assert (gone.record.state, gone.record.code) == ("cancelled", Code.DISCONNECT_GRACE_EXPIRED)
-        assert room(world).statistics()["sessions"] == 0
+        assert len(room(world)) == 0
 
 
 @pytest.mark.parametrize("step", [into.Reserve, into.Prepare, into.Activate])
@@ -343,7 +343,7 @@ async def test_a_cancel_on_the_way_back_ends_it_once(tmp_path: Path, step: type)
         await world.until(lambda: session.ended and session.move is None)
         assert session.record.state == "cancelled"
         await world.until(lambda: room(world).at_rest)
-        assert room(world).statistics()["sessions"] == 0
+        assert len(room(world)) == 0
         told = world.told(into.Discard, into.Cancel, worker="a")
         assert told
 
