@@ -32,8 +32,9 @@ Outcome = Literal[
 ]
 OnDisconnect = Literal["cancel", "pause", "continue"]
 DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
-DrainMode = Literal["native", "replay", "cold_replay"]
-"""native: the KV moves. replay: rebuilt on the target from the transcript, for sessions that permit it;
+DrainMode = Literal["native", "park", "replay", "cold_replay"]
+"""native: the KV moves. park: the same, and what no worker has room for goes to host memory (B3).
+replay: rebuilt on the target from the transcript, for sessions that permit it;
 cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 

@@ -9,8 +9,9 @@ import msgspec
 from swapd.messages.generation import Manifest
 
 Finish = Literal["eos", "length", "stop_token", "engine_failed"]
-Phase = Literal["waiting", "running", "held", "frozen", "prepared", "reserved", "finished"]
-"""waiting: not yet given to the engine (no credit so far). held: window full. finished: tokens unaccepted."""
+Phase = Literal["waiting", "running", "held", "frozen", "prepared", "reserved", "finished", "parked"]
+"""parked: in the service's own memory, not on a worker.
+waiting: not yet given to the engine (no credit so far). held: window full. finished: tokens unaccepted."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

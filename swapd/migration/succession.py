@@ -2,6 +2,7 @@
 
     activated, a token durable under e+1       → the source releases
     activated, no reader, one heartbeat since  → the source releases (decision 2)
+    activated, and the target is the park      → the source releases: it has all of it, and emits nothing
     target lost, or does not have the session,
       or gives no answer for `decide_s`        → a new transfer back to the source, under e+2 (B22)
     the session ended before it was activated  → both copies are freed (x4)
@@ -90,7 +91,7 @@ async def release(route: Route, move: Move) -> None:
             await activate(route, [move])
             if move.phase is Phase.COMMITTED:
                 await route.table.wait_activity(FIRST_TOKEN_POLL_S)
-        elif not session.producing and route.target.stats is not heard:
+        elif route.parks or (not session.producing and route.target.stats is not heard):
             _complete(route, move)
         else:
             await route.table.wait_activity(FIRST_TOKEN_POLL_S)
@@ -110,12 +111,13 @@ def _complete(route: Route, move: Move) -> None:
         # The acknowledgement was lost; a token says the same (H72).
         move.enter(Event.ACTIVATED)
     move.reason = None
-    move.resumed_at = trio.current_time()
-    move.mark("first_token", move.resumed_at)
+    if not route.parks:
+        move.resumed_at = trio.current_time()
+        move.mark("first_token", move.resumed_at)
     route.source.tell(Release(move.session.id, move.epoch))
     move.enter(Event.RELEASED)
     move.enter(Event.FINISHED)
-    move.outcome = "completed_native"
+    move.outcome = "parked" if route.parks else "completed_native"
 
 
 def _end(route: Route, move: Move) -> None:

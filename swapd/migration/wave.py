@@ -32,12 +32,11 @@ from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Q
 from swapd.migration.ends import abort, discard
 from swapd.migration.move import Move
 from swapd.migration.precopy import copy, reserve
-from swapd.migration.route import Route
+from swapd.migration.route import Peer, Route
 from swapd.migration.succession import activate, release
 from swapd.migration.transaction import Event, Phase
 from swapd.sessions.table import SessionTable
 from swapd.store.ledger import MoveCommit, commit_move
-from swapd.worker.link import WorkerLink
 
 MAX_BATCHES: Final = 8
 
@@ -49,8 +48,8 @@ class Wave:
         self,
         config: Config,
         table: SessionTable,
-        source: WorkerLink,
-        target: WorkerLink,
+        source: Peer,
+        target: Peer,
         batch: str,
         moves: Sequence[Move],
     ) -> None:

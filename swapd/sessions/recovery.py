@@ -27,7 +27,7 @@ from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
 from swapd.sessions.inventory import judge
 from swapd.sessions.live import LiveSession
-from swapd.sessions.table import SessionTable
+from swapd.sessions.table import OwnerLink, SessionTable
 from swapd.store.ledger import MoveCommit, assign_owner, commit_move
 from swapd.worker.link import WorkerLink
 
@@ -185,11 +185,9 @@ class Recovery:
         self._nursery.start_soon(self._decide, session)
 
     def _unresolved(self, session: LiveSession) -> bool:
-        owner = session.record.owner
         if session.ended or self._store.failed:
             return False
-        link = self._links.get(owner.worker) if owner is not None else None
-        return link is None or not link.is_owner(owner)
+        return not self._table.owner_is_there(session)
 
     # A session whose owner is gone -------------------------------------------------------------
 
@@ -287,7 +285,7 @@ class Recovery:
 
     # A worker that attached ------------------------------------------------------------------
 
-    async def attached(self, link: WorkerLink, inventory: Inventory) -> None:
+    async def attached(self, link: OwnerLink, inventory: Inventory) -> None:
         """Bring a worker's sessions in line with the store. Runs once a connection."""
         owner = link.owner
         if owner is None:
@@ -308,6 +306,8 @@ class Recovery:
             self._examining.discard(link.name)
             self._table.notify()
         for session in expected:
+            if self._unresolved(session):
+                continue  # parked before the restart, and not on disk: its source may have it still (B22)
             if session.record.owner == owner and session.id not in kept and session.move is None:
                 # The worker is the owner and does not have it: as good as lost.
                 self.disown(session)
@@ -316,7 +316,7 @@ class Recovery:
 
     async def _examine(
         self,
-        link: WorkerLink,
+        link: OwnerLink,
         owner: Owner,
         item: InventoryItem,
         was_durable: Mapping[str, int],

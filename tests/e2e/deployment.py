@@ -146,6 +146,10 @@ class Deployment:
                 start_new_session=True,
             )
 
+    async def announced_again(self, within_s: float = 60.0) -> None:
+        """Wait until the coordinator of the last launch listens, ready or not."""
+        self.client = HttpClient(await self._announced(within_s), TOKEN)
+
     def announced(self) -> str | None:
         """Where the coordinator of the last start listens, once it says so."""
         for line in (self.folder / "serve.out").read_text().splitlines():
