@@ -32,8 +32,9 @@ Outcome = Literal[
 ]
 OnDisconnect = Literal["cancel", "pause", "continue"]
 DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
-DrainMode = Literal["native", "replay", "cold_replay"]
-"""native: the KV moves. replay: rebuilt on the target from the transcript, for sessions that permit it;
+DrainMode = Literal["native", "park", "replay", "cold_replay"]
+"""native: the KV moves. park: the same, and what no worker has room for goes to host memory (B3).
+replay: rebuilt on the target from the transcript, for sessions that permit it;
 cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 
@@ -189,11 +190,20 @@ class SwitchesView(msgspec.Struct, frozen=True):
 
 
 ReconciledAs = Literal[
-    "resumed", "replayed", "failed", "aborted", "committed_forward", "rehomed", "ended", "discarded"
+    "resumed",
+    "parked",
+    "replayed",
+    "failed",
+    "aborted",
+    "committed_forward",
+    "rehomed",
+    "ended",
+    "discarded",
 ]
 """What became of a session when the service started (H152).
 
 resumed            its worker still had it, and goes on
+parked             it is in the park, on disk, and waits there for room on a worker (B3)
 aborted            its move had no commit: it goes on where it was
 committed_forward  its move had a commit: it goes on at the target
 rehomed            its move had a commit, the target was lost: it went back to the source (B22)

@@ -150,8 +150,9 @@ class OwnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """stop: the workers of a device that is given back end, so that its memory returns."""
     resume_after_s: float = 60.0
     """How long the owner's need must be gone before the device is lent again."""
-    when_full: Literal["finish", "cancel"] = "finish"
-    """What becomes of sessions that can go nowhere: they may finish for `finish_s`, or end at once."""
+    when_full: Literal["finish", "cancel", "park"] = "finish"
+    """What becomes of sessions that can go nowhere: they may finish for `finish_s`, end at once, or wait in
+    host memory for a device; one that the memory has no room for may finish."""
     finish_s: float = 300.0
     quiet_hours: tuple[str, ...] = ()
     """Times at which nothing is lent, in local time: "22:00-07:00", "Mon-Fri 09:00-17:30"."""
@@ -184,12 +185,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 8080
     transfer_arena: bool = True
     arena_bytes: int = 512 << 20
+    park_bytes: int = 0
+    """Host memory for the KV of parked sessions, reserved at start (B3); 0: none is parked."""
+    park_dir: str | None = None
+    """A folder of our own that parked sessions go to when the memory is full, and at a clean stop."""
     max_active_sessions: int | None = None
     max_concurrent_migrations: int | None = None
     """Default: as many as the arena has room for (decision 19)."""
     migration_enabled: bool = True
     self_certify: bool = False
     allow_sim_engine: bool = False
+    allow_failpoints: bool = False
+    """Whoever may write in `socket_dir` may hold, end or fail every step of a move (A36). For tests only."""
     devices: tuple[DeviceConfig, ...] = ()
     owner: OwnerConfig = OwnerConfig()
     window_tokens: int = 8

@@ -195,6 +195,7 @@ def _resolve(config: Config, folder: Path) -> Config:
         workers=workers,
         database_path=str(folder / config.database_path),
         socket_dir=str(folder / config.socket_dir),
+        park_dir=str(folder / config.park_dir) if config.park_dir is not None else None,
         models=models,
         owner=owner,
     )

@@ -33,6 +33,10 @@ def problems(config: Config) -> Iterator[Problem]:
     if config.devices:
         yield from _workers_on_devices(config)
     yield from _owner(config.owner)
+    if config.owner.when_full == "park" and not config.park_bytes:
+        yield Problem(
+            (*_OWNER, "when_full"), 'when_full = "park" needs memory to park sessions in: set park_bytes'
+        )
     yield from _pressure(config.owner.gpu_pressure)
 
 

@@ -26,9 +26,10 @@ from swapd.config import (
 )
 from swapd.config_lines import Path
 from swapd.errors import Code
+from swapd.messages.generation import PARK
 
 WORKER_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
-RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator", "sampler-nvml", "sampler-cpu"})
+RESERVED_IDS: Final = frozenset({"ops", "events", "coordinator", "sampler-nvml", "sampler-cpu", PARK})
 """A worker's files are `<id>.sock`, `<id>.lock`…; these would be the service's own: libzmq steals paths."""
 NAMESPACE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ALIAS: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
@@ -37,6 +38,7 @@ SHORT_TOKEN_CHARS: Final = 16
 """Below this a warning; a token that can be guessed is no token."""
 
 KIB: Final = 1 << 10
+MIB: Final = 1 << 20
 TIB: Final = 1 << 40
 HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0
@@ -56,6 +58,7 @@ RANGES: Final[dict[type[msgspec.Struct], dict[str, tuple[float, float]]]] = {
     Config: {
         "port": (0, 65535),
         "arena_bytes": (1 << 20, TIB),
+        "park_bytes": (0, TIB),
         "max_active_sessions": (1, 65536),
         "max_concurrent_migrations": (1, 1024),
         "window_tokens": (1, 64),
@@ -121,10 +124,12 @@ def problems(config: Config) -> Iterator[Problem]:
     for name in ("database_path", "socket_dir"):
         if not getattr(config, name):
             yield Problem((name,), f"{name} is empty")
+    yield from _parking(config)
     yield from _workers(config)
     yield from _models(config)
     yield from _credentials(config)
     yield from _host(config)
+    yield from _failpoints(config)
     yield from _timers(config.timers)
 
 
@@ -142,6 +147,17 @@ def _out_of_range(struct: msgspec.Struct, path: Path) -> Iterator[Problem]:
             for index, item in enumerate(value):
                 if isinstance(item, msgspec.Struct):
                     yield from _out_of_range(item, (*path, name, index))
+
+
+def _parking(config: Config) -> Iterator[Problem]:
+    if config.park_bytes and config.park_bytes < MIB:
+        yield Problem(("park_bytes",), f"park_bytes = {config.park_bytes} is neither 0 nor at least 1 MiB")
+    if config.park_bytes and not config.transfer_arena:
+        yield Problem(("park_bytes",), "park_bytes needs transfer_arena: KV reaches the park through it")
+    if config.park_dir is not None and not config.park_bytes:
+        yield Problem(("park_dir",), "park_dir has no effect without park_bytes")
+    if config.park_dir == "":
+        yield Problem(("park_dir",), "park_dir is empty; leave it out to keep nothing on disk")
 
 
 def _workers(config: Config) -> Iterator[Problem]:
@@ -255,6 +271,15 @@ def _host(config: Config) -> Iterator[Problem]:
         yield Problem(("host",), "host must be an address or a name")
     elif not is_loopback(config.host) and not config.credentials:
         yield Problem(("host",), "a host other than loopback needs credentials")
+
+
+def _failpoints(config: Config) -> Iterator[Problem]:
+    # A36: a service that real clients use must not be one typing error away from them.
+    if config.allow_failpoints and not (config.allow_sim_engine and is_loopback(config.host)):
+        yield Problem(
+            ("allow_failpoints",),
+            "failpoints hold and fail moves on purpose: they need allow_sim_engine = true and loopback",
+        )
 
 
 def _timers(timers: TimerConfig) -> Iterator[Problem]:

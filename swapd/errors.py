@@ -57,6 +57,8 @@ class Code(StrEnum):
     ARENA_TOO_SMALL = "arena_too_small"
     ARENA_EXHAUSTED = "arena_exhausted"
     TARGET_FULL = "target_full"
+    PARK_FULL = "park_full"
+    PARKING_OFF = "parking_off"
     NOT_ELIGIBLE = "not_eligible"
     ALREADY_FINISHED = "already_finished"
     PRECOPY_DIVERGED = "precopy_diverged"
@@ -153,6 +155,8 @@ REASONS: Final[dict[Code, Reason]] = {
     ),
     Code.ARENA_EXHAUSTED: Reason(409, True, "The transfer arena is in use; the move waits."),
     Code.TARGET_FULL: Reason(409, True, "target already holds the maximum active sessions"),
+    Code.PARK_FULL: Reason(409, True, "The memory for parked sessions is full."),
+    Code.PARKING_OFF: Reason(409, False, "Parking is switched off; give it memory with park_bytes."),
     Code.NOT_ELIGIBLE: Reason(409, True, "session has not reached an eligible boundary"),
     Code.ALREADY_FINISHED: Reason(409, False, "request has already finished generating"),
     Code.PRECOPY_DIVERGED: Reason(409, True, "The copy did not catch up with decoding."),

@@ -141,6 +141,8 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     scrape.put_all("swapd_drains_total", tally.drains)
     scrape.put_all("swapd_drains_open", Counter(book.state for book in supervisor.open_drains()))
     scrape.put_all("swapd_arena_bytes", supervisor.loans.arena_bytes())
+    if supervisor.park is not None:
+        scrape.put_all("swapd_park_bytes", supervisor.park.room.park_bytes())
     scrape.put_spread("swapd_store_commit_seconds", service.table.store.statistics().commit_s)
     links = service.links.values()
     scrape.put("swapd_fenced_messages_total", sum(link.fenced for link in links), "incarnation")

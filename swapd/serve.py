@@ -23,6 +23,7 @@ import zmq
 
 from console.app import create_app
 from console.server import serve_http
+from swapd import failpoints
 from swapd.api import Outcome
 from swapd.config import Config
 from swapd.config_file import load_config
@@ -31,10 +32,14 @@ from swapd.hooks import Hooks
 from swapd.lending.desk import LendingDesk
 from swapd.lending.quiet_clock import QuietClock
 from swapd.lending.sources import DeviceSources
+from swapd.messages.generation import PARK
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.ops.bus import EventBus
 from swapd.ops.server import run_ops
+from swapd.parking.link import ParkLink
+from swapd.parking.returning import Returning
+from swapd.parking.room import ParkRoom
 from swapd.service import SwapdService
 from swapd.sessions.admission import Admission
 from swapd.sessions.keeper import Keeper
@@ -50,10 +55,11 @@ from swapd.store.sessions import nonterminal_sessions
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.transport.arena import Arena
-from swapd.transport.arena_header import REGIONS
+from swapd.transport.arena_header import HEADER_BYTES, REGIONS
 from swapd.transport.leases import LeaseBook
 from swapd.transport.paths import ensure_private_dir
 from swapd.worker.link import WorkerLink
+from swapd.worker.spawn import failpoint_folder
 
 log = logging.getLogger("swapd.serve")
 
@@ -73,17 +79,31 @@ async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lam
     for warning in warnings:
         log.warning("configuration", extra={"reason": warning})
     ensure_private_dir(config.socket_dir)
+    if config.park_dir is not None:
+        ensure_private_dir(config.park_dir)
     tokenizer = _tokenizer(config)
-    store = Store.open(config.database_path)
+    if config.allow_failpoints:
+        failpoints.arm(failpoint_folder(config), failpoints.COORDINATOR)
+    store = (_FallibleStore if config.allow_failpoints else Store).open(config.database_path)
     arena, arena_refusal = _arena(config)
+    room, park_arena = _park(config, arena)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        await Coordinator(config, config_path, store, tokenizer, arena, arena_refusal, context).run(announce)
+        await Coordinator(config, config_path, store, tokenizer, arena, arena_refusal, context, room).run(
+            announce
+        )
     finally:
         context.destroy(linger=0)
-        if arena is not None:
-            arena.close()
+        for each in (arena, park_arena):
+            if each is not None:
+                each.close()
         store.close()
+
+
+class _FallibleStore(Store):
+    """A store whose COMMIT a test can make fail."""
+
+    connection_class = failpoints.FailingConnection
 
 
 class Coordinator:
@@ -98,6 +118,7 @@ class Coordinator:
         arena: Arena | None,
         arena_refusal: SwapdError | None,
         context: zmq.Context[zmq.Socket[bytes]],
+        room: ParkRoom | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -124,7 +145,10 @@ class Coordinator:
             arena,
             leases,
             arena_refusal,
+            ParkLink(room, arena) if room is not None and arena is not None else None,
         )
+        self.park = self.supervisor.park
+        self.table.park = self.park
         self.keeper = Keeper(config, self.table)
         self.desk = LendingDesk(
             config,
@@ -170,6 +194,11 @@ class Coordinator:
                     await actors.start(self.recovery.run)
                     await actors.start(self.supervisor.run)
                     await actors.start(self.keeper.run)
+                    if self.park is not None:
+                        await actors.start(self.park.room.run)
+                        # As a worker that attaches: what it has is judged by the store.
+                        actors.start_soon(self.recovery.attached, self.park, self.park.inventory())
+                        await actors.start(Returning(self.park, self.table, self.supervisor).run)
                     await self._resume_drains()
                     await self.desk.load()
                     for link in self.links.values():
@@ -179,6 +208,8 @@ class Coordinator:
                         await self._open_doors(doors, announce)
                         await asked.wait()
                         await self._stop_doors(doors)
+                    if self.park is not None:
+                        await self.park.room.spill_all()
                     actors.cancel_scope.cancel()
                 await self._stop_workers()
                 store_nursery.cancel_scope.cancel()
@@ -241,9 +272,9 @@ class Coordinator:
         def close_moves(db: sqlite3.Connection) -> list[MoveRecord]:
             open_ones = open_moves(db)
             for move in open_ones:
-                outcome: Outcome = (
-                    "completed_native" if move.state == "committed" else "aborted_source_resumed"
-                )
+                outcome: Outcome = "aborted_source_resumed"
+                if move.state == "committed":
+                    outcome = "parked" if move.target.worker == PARK else "completed_native"
                 finish_move(db, move.id, outcome, Code.COORDINATOR_RESTART, None, now)
             return open_ones
 
@@ -273,6 +304,23 @@ def _tokenizer(config: Config) -> Tokenizer:
     if all(worker.engine == "sim" for worker in config.workers):
         return SimTokenizer(config.sim.vocab_size)
     return load_tokenizer(config.models[0].path)
+
+
+def _park(config: Config, arena: Arena | None) -> tuple[ParkRoom | None, Arena | None]:
+    """Room for parked sessions, and its memory, which the caller closes.
+
+    Without memory for it, or without an arena through which KV could come, nothing is parked.
+    """
+    if not config.park_bytes or arena is None:
+        return None, None
+    try:
+        memory = Arena.create(HEADER_BYTES + config.park_bytes)
+    except SwapdError as error:
+        log.error("no memory for parked sessions: none is parked", extra={"reason": error.sentence})
+        return None, None
+    leases = LeaseBook(memory.data_bytes, base_offset=HEADER_BYTES, regions=REGIONS)
+    folder = Path(config.park_dir) if config.park_dir is not None else None
+    return ParkRoom(memory, leases, folder), memory
 
 
 def _arena(config: Config) -> tuple[Arena | None, SwapdError | None]:

@@ -355,11 +355,13 @@ class SwapdService:
 
     def limits(self) -> dict[str, Any]:
         limits: dict[str, Any] = msgspec.to_builtins(self._config.limits)
+        park = self._supervisor.park
         limits.update(
             max_context_tokens=self._admission.context(),
             max_active_sessions=self._config.max_active_sessions,
             window_tokens=self._config.window_tokens,
             transfer=self._supervisor.loans.transfer(),
+            park={"bytes": park.room.ledger.capacity_bytes if park is not None else 0},
         )
         return limits
 

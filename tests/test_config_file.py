@@ -59,6 +59,11 @@ def test_an_absolute_path_stays() -> None:
     assert parse(GOOD.replace('"run"', '"/run/swapd"')).socket_dir == "/run/swapd"
 
 
+def test_the_folder_of_parked_sessions_is_relative_to_the_file() -> None:
+    config = parse(GOOD.replace("self_certify = true", 'park_bytes = 1048576\npark_dir = "parked"'))
+    assert config.park_dir == "/srv/parked"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -105,6 +110,21 @@ def test_an_absolute_path_stays() -> None:
         ("self_certify = true", "worker_restarts = -1", "line 3: worker_restarts = -1 is outside"),
         ("self_certify = true", "max_active_sessions = -4", "line 3: max_active_sessions = -4 is outside"),
         ("self_certify = true", "max_active_sessions = 4.5", "line 3: max_active_sessions: expected int"),
+        # parking (B3)
+        ("self_certify = true", "park_bytes = 1000", "line 3: park_bytes = 1000 is neither 0 nor at least"),
+        ("self_certify = true", "park_bytes = -1", "line 3: park_bytes = -1 is outside"),
+        ("self_certify = true", 'park_dir = "p"', "line 3: park_dir has no effect without park_bytes"),
+        (
+            "self_certify = true",
+            'park_bytes = 1048576\npark_dir = ""',
+            "line 4: park_dir is empty",
+        ),
+        (
+            "self_certify = true",
+            "park_bytes = 1048576\ntransfer_arena = false",
+            "line 3: park_bytes needs transfer_arena",
+        ),
+        ('"b"', '"park"', "line 9: worker_id 'park' is a name that swapd itself uses"),
         # credentials
         ('token = "a-secret-of-sufficient-length"\n', "", "line 15: a credential has either token or"),
         ("is_operator = true", f'token_sha256 = "{"0" * 64}"', "line 15: a credential has either token or"),

@@ -113,6 +113,12 @@ def test_an_empty_pressure_table_has_the_documented_defaults() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
+        # parking (B3)
+        (
+            "consent = true",
+            'consent = true\nwhen_full = "park"',
+            'line 27: when_full = "park" needs memory to park sessions in: set park_bytes',
+        ),
         # devices
         ('name = "desk"', 'name = "Desk"', "line 5: a device's name must be 1 to 32 characters of a-z"),
         ('name = "desk"', 'name = ""', "line 5: a device's name must be"),

@@ -287,7 +287,7 @@ class GiveBack:
         async with trio.open_nursery() as nursery:
             for name, link in self._links.items():
                 running = self._supervisor.draining(name)
-                if running is not None and running.mode == "native":
+                if running is not None and running.mode in ("native", "park"):
                     self._adopt(name, running.id, ours=running.origin != "operator")
                 elif self._leavers.left(name) or (name not in self._drains and link.owner is not None):
                     nursery.start_soon(self._start_drain, name, running.id if running is not None else None)

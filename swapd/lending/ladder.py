@@ -3,7 +3,7 @@
     1. native: the drain moves it, the KV with it                      (the drain's own work)
     2. anew: nothing has come of it yet, so another worker begins it   (repeats nothing, B18)
     3. replay: another worker rebuilds it from its transcript          (if its client permits that)
-    4. here parking will stand: kept in host memory until there is room
+    4. park: kept in host memory until there is room                   (if the owner chose that, B3)
     5. finish: it may run on for `finish_s`; or, by the owner's choice, it ends at once
     6. end: failed with `device_taken_back`, which the client may try again
 
@@ -17,13 +17,13 @@ from typing import Final, Literal, NamedTuple
 from swapd.config import OwnerConfig
 from swapd.errors import Code
 
-Step = Literal["wait", "anew", "replay", "finish", "end"]
+Step = Literal["wait", "anew", "replay", "park", "finish", "end"]
 
 NO_NATIVE: Final = frozenset(
     {Code.NO_EDGE, Code.MIGRATION_DISABLED, Code.ARENA_UNAVAILABLE, Code.ARENA_TOO_SMALL}
 )
 """Reasons of a drain that no waiting changes: the KV cannot be moved to any worker."""
-NOWHERE: Final = NO_NATIVE | {Code.NO_TARGET, Code.TARGET_FULL}
+NOWHERE: Final = NO_NATIVE | {Code.NO_TARGET, Code.TARGET_FULL, Code.PARK_FULL, Code.PARKING_OFF}
 """Reasons for which it cannot leave now. All others are a move's own, and the drain tries again."""
 START_WAIT_S: Final = 5.0
 """How long a worker that is just starting is waited for before a session counts as having nowhere to go."""
@@ -49,6 +49,8 @@ class Leaver(NamedTuple):
     """Another worker that admits could take it."""
     others_starting: bool
     """A worker of another device is about to be ready."""
+    can_park: bool = False
+    """Host memory has room for it."""
 
 
 def fallback(session: Leaver, owner: OwnerConfig, *, waiting_s: float, grace_s: float) -> Step:
@@ -70,7 +72,8 @@ def fallback(session: Leaver, owner: OwnerConfig, *, waiting_s: float, grace_s: 
         return "wait"
     if session.others_starting and waiting_s < START_WAIT_S:
         return "wait"
-    # Parking stands here, once it exists: before anything ends.
+    if owner.when_full == "park" and session.can_park and session.received > 0:
+        return "park"
     if owner.when_full == "cancel":
         return "end"
     if idle and (session.received == 0 or session.unread_s >= grace_s):

@@ -53,6 +53,8 @@ class Leavers:
             self._recovery.place_anew(session)
         elif step == "replay":
             self._recovery.send_to_another(session, cold=False)
+        elif step == "park":
+            self._supervisor.park_soon(session)
         elif step == "end":
             extra = {"session": session.id, "device": self._device}
             log.warning("session ends with its device", extra=extra)
@@ -63,6 +65,8 @@ class Leavers:
         book = self._supervisor.draining(owner.worker) if owner is not None else None
         outcome = book.outcomes.get(session.id) if book is not None else None
         reason = outcome.reason if outcome is not None else None
+        if book is not None:
+            reason = book.refused.get(session.id) or reason
         unread = session.unread_since
         busy = session.over or session.recovering or session.move is not None
         return Leaver(
@@ -74,4 +78,5 @@ class Leavers:
             reason=Code(reason) if reason in _CODES else None,
             room=self._recovery.has_room(session),
             others_starting=any(link.state == "starting" for link in self._others),
+            can_park=self._supervisor.can_park(session),
         )

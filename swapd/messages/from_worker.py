@@ -9,8 +9,9 @@ import msgspec
 from swapd.messages.generation import Manifest
 
 Finish = Literal["eos", "length", "stop_token", "engine_failed"]
-Phase = Literal["waiting", "running", "held", "frozen", "prepared", "reserved", "finished"]
-"""waiting: not yet given to the engine (no credit so far). held: window full. finished: tokens unaccepted."""
+Phase = Literal["waiting", "running", "held", "frozen", "prepared", "reserved", "finished", "parked"]
+"""parked: in the service's own memory, not on a worker.
+waiting: not yet given to the engine (no credit so far). held: window full. finished: tokens unaccepted."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -125,13 +126,17 @@ class Quiesced(msgspec.Struct, frozen=True, tag="quiesced"):
 
 
 class FrozenItem(msgspec.Struct, frozen=True):
-    """`position`: output tokens generated. `computed`: KV positions held, prompt + position - 1 (H81)."""
+    """`position`: output tokens generated. `computed`: KV positions held, prompt + position - 1 (H81).
+
+    A frozen session without a manifest could not be exported, for the reason `code`.
+    """
 
     move: str
     status: Literal["frozen", "finished", "not_ready", "unknown"]
     position: int = 0
     computed: int = 0
     manifest: Manifest | None = None
+    code: str | None = None
 
 
 class Frozen(msgspec.Struct, frozen=True, tag="frozen"):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+PARK: Final = "park"
+"""The worker name under which the service itself owns sessions, parked in host memory (B3)."""
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,6 +52,10 @@ class DrainBook:
     finished_at: float | None = None
     mode: DrainMode = "native"
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
+    refused: dict[str, str | None] = field(default_factory=dict)
+    """Why a session could not be sent off at the last look; its outcome may tell of an earlier try."""
+    to_park: set[str] = field(default_factory=set)
+    """Sessions that are to be parked if no worker has room for them, whatever the mode."""
     landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
     """Sessions whose move was committed, not settled, when the coordinator ended: target and new epoch."""
     _failures: dict[str, int] = field(default_factory=dict)
@@ -74,6 +78,7 @@ class DrainBook:
 
     def waiting(self, session: str, reason: str | None, phase: str, detail: str | None = None) -> bool:
         """A session that is still there, and why; `detail` has sizes and names for people."""
+        self.refused[session] = reason
         old = self.outcomes.get(session)
         outcome = old.outcome if old is not None else None
         if outcome not in (None, "blocked"):
@@ -91,6 +96,10 @@ class DrainBook:
     def may_try(self, session: str, now: float) -> bool:
         """Whether a session may be sent off (again) now."""
         return now >= self._not_before.get(session, now)
+
+    def parks(self, session: str) -> bool:
+        """Whether a session that no worker has room for is to be parked (B3)."""
+        return self.mode == "park" or session in self.to_park
 
     def ended(self, session: str, outcome: Outcome, reason: str | None, recomputed_tokens: int = 0) -> bool:
         """A session that left the worker unmoved; a replay says how many positions it cost (H73)."""

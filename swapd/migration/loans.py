@@ -12,7 +12,7 @@ import trio
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
-from swapd.messages.generation import Lease
+from swapd.messages.generation import PARK, Lease
 from swapd.migration.ledger import CapacityLedger, blocks_for
 from swapd.migration.move import Move
 from swapd.sessions.live import LiveSession
@@ -55,7 +55,8 @@ class Loans:
             )
         if self._ceiling is not None and self.moving >= self._ceiling:
             raise SwapdError(Code.ARENA_EXHAUSTED, f"{self.moving} moves are under way")  # H76
-        if not self._ledger.charge(target, session.id, budget):
+        # The park has no blocks: its room is promised by itself (B3).
+        if target != PARK and not self._ledger.charge(target, session.id, budget):
             raise SwapdError(Code.TARGET_FULL)
         lease = leases.grant(size)
         if lease is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from swapd.messages.generation import PARK
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.planner import Candidate, Traveller
 from swapd.sessions.admission import Admission
@@ -29,6 +30,11 @@ def candidate(link: WorkerLink, ledger: CapacityLedger, admission: Admission) ->
         free_blocks=capacity.usable_blocks - capacity.committed if capacity is not None else 0,
         free_slots=capacity.max_sessions - len(capacity.charges) if capacity is not None else 0,
     )
+
+
+def parked(fingerprint: str) -> Candidate:
+    """The park, as the source of a session that was made by engines of that fingerprint."""
+    return Candidate(PARK, True, False, fingerprint, 1, 0, 0)
 
 
 def traveller(session: LiveSession) -> Traveller:

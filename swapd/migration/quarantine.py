@@ -30,6 +30,8 @@ log = logging.getLogger("swapd.migration")
 _NO_FAULT: Final = frozenset(
     {
         Code.TARGET_LOST,  # dead: its next incarnation is another one
+        Code.CAPACITY,  # a want of room is no reason for distrust
+        Code.TARGET_FULL,
         Code.NOT_READY,  # its copy thread is behind
         Code.LEASE_EXPIRED,  # we were too slow for it
         Code.ALREADY_FINISHED,

@@ -2,6 +2,7 @@
 
     activated, a token durable under e+1       → the source releases
     activated, no reader, one heartbeat since  → the source releases (decision 2)
+    activated, and the target is the park      → the source releases: it has all of it, and emits nothing
     target lost, or does not have the session,
       or gives no answer for `decide_s`        → a new transfer back to the source, under e+2 (B22)
     the session ended before it was activated  → both copies are freed (x4)
@@ -19,6 +20,7 @@ from typing import Final
 
 import trio
 
+from swapd import failpoints
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Activated
 from swapd.messages.to_worker import Activate, Cancel, Release, Resume, SessionEpoch
@@ -35,6 +37,8 @@ FIRST_TOKEN_POLL_S: Final = 0.25
 
 async def activate(route: Route, moves: Sequence[Move]) -> None:
     """Let the tokens out. Without an answer the moves stay committed: `release` asks again (H72)."""
+    if moves:
+        await failpoints.pass_by("V.before")
     waiting = []
     for move in moves:
         if move.session.over:
@@ -56,6 +60,7 @@ async def activate(route: Route, moves: Sequence[Move]) -> None:
         move.enter(Event.ACTIVATED)
         move.mark("activated", trio.current_time())
         route.table.regrant(move.session)
+    await failpoints.pass_by("V.after")
 
 
 async def release(route: Route, move: Move) -> None:
@@ -70,7 +75,9 @@ async def release(route: Route, move: Move) -> None:
     decide_at = trio.current_time() + route.timers.decide_s
     while not move.over:
         if session.durable > frozen.position:
+            await failpoints.pass_by("L.before")
             _complete(route, move)
+            await failpoints.pass_by("L.after")
         elif session.ended:
             if move.phase is Phase.COMMITTED:
                 _end(route, move)
@@ -84,7 +91,7 @@ async def release(route: Route, move: Move) -> None:
             await activate(route, [move])
             if move.phase is Phase.COMMITTED:
                 await route.table.wait_activity(FIRST_TOKEN_POLL_S)
-        elif not session.producing and route.target.stats is not heard:
+        elif route.parks or (not session.producing and route.target.stats is not heard):
             _complete(route, move)
         else:
             await route.table.wait_activity(FIRST_TOKEN_POLL_S)
@@ -104,12 +111,13 @@ def _complete(route: Route, move: Move) -> None:
         # The acknowledgement was lost; a token says the same (H72).
         move.enter(Event.ACTIVATED)
     move.reason = None
-    move.resumed_at = trio.current_time()
-    move.mark("first_token", move.resumed_at)
+    if not route.parks:
+        move.resumed_at = trio.current_time()
+        move.mark("first_token", move.resumed_at)
     route.source.tell(Release(move.session.id, move.epoch))
     move.enter(Event.RELEASED)
     move.enter(Event.FINISHED)
-    move.outcome = "completed_native"
+    move.outcome = "parked" if route.parks else "completed_native"
 
 
 def _end(route: Route, move: Move) -> None:

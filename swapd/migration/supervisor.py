@@ -18,19 +18,25 @@ from typing import Final
 import msgspec
 import trio
 
+from swapd import failpoints
 from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import EngineInfo
+from swapd.messages.generation import PARK
 from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
-from swapd.migration.ledger import CapacityLedger
+from swapd.migration.ledger import CapacityLedger, blocks_for
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
-from swapd.migration.pictures import candidate, holders, progress, traveller
+from swapd.migration.pictures import candidate, holders, parked, progress, traveller
 from swapd.migration.planner import Assignment, Refusal, plan
 from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
+from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
+from swapd.parking.ledger import whole_pages
+from swapd.parking.link import ParkLink
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
 from swapd.sessions.record import DrainRecord, MoveRecord
@@ -45,6 +51,8 @@ from swapd.worker.link import WorkerLink
 log = logging.getLogger("swapd.migration")
 
 EVALUATE_EVERY_S: Final = 0.5
+PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
+"""Refusals for which a session may be parked instead: it is no worker's fault, and time may change it."""
 DRAINS_SHOWN: Final = 100
 
 
@@ -62,6 +70,7 @@ class MigrationSupervisor:
         arena: Arena | None,
         leases: LeaseBook | None,
         arena_refusal: SwapdError | None = None,
+        park: ParkLink | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.on_drain: Callable[[DrainView], None] = lambda view: None
@@ -74,6 +83,7 @@ class MigrationSupervisor:
         self._links = links
         self.tally = Tally()
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
+        self.park = park
         self._wall = wall
         by_config = None if config.migration_enabled else "by the configuration"
         self.migration_off: Callable[[], str | None] = lambda: by_config
@@ -123,6 +133,10 @@ class MigrationSupervisor:
             self._books.pop(book.id, None)
             self._reopen(worker)
             raise
+        # Who is on the way to a worker that is given back would only have to leave it again (OP).
+        for wave in [wave for waves in self._waves.values() for wave in waves]:
+            if wave.target == worker:
+                wave.withdraw(Code.NO_TARGET)
         self._launch(book)
         return book.view()
 
@@ -163,7 +177,7 @@ class MigrationSupervisor:
             raise SwapdError(Code.STORE_FAILED)  # a restart takes the drain up again
         done = self._done[drain]
         for wave in self._waves[drain]:
-            wave.cancel()
+            wave.withdraw(Code.DRAIN_CANCELLED)
         # State first: the drain's own task sees it, lets its waves end and reopens the worker.
         book.cancel(self._wall())
         self._table.notify()
@@ -258,7 +272,7 @@ class MigrationSupervisor:
         here = [s for s in left if s.move is None and not s.recovering and book.may_try(s.id, now)]
         if not here:
             return
-        if book.mode != "native":
+        if book.mode in ("replay", "cold_replay"):
             for session in here:
                 reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
                 if reason is not None:
@@ -272,6 +286,9 @@ class MigrationSupervisor:
             certified=self._config.self_certify,
         )
         for refusal in refusals:
+            if refusal.code in PARKABLE and self.park is not None and book.parks(refusal.session):
+                assignments.append(Assignment(refusal.session, PARK))
+                continue
             detail = self._detail(refusal, source.name)
             book.waiting(refusal.session, str(refusal.code), "planned", detail)
         by_target: dict[str, list[Move]] = {}
@@ -285,7 +302,7 @@ class MigrationSupervisor:
             by_target.setdefault(assignment.target, []).append(move)
         for target, moves in by_target.items():
             batch = f"bat_{secrets.token_hex(6)}"
-            wave = Wave(self._config, self._table, source, self._links[target], batch, moves)
+            wave = Wave(self._config, self._table, source, self._peer(target), batch, moves)
             self._waves[book.id].append(wave)
             nursery.start_soon(self._carry, book, wave)
 
@@ -306,14 +323,40 @@ class MigrationSupervisor:
     def _begin(self, book: DrainBook, source: WorkerLink, assignment: Assignment) -> Move:
         """Borrow what a move needs. Raises why that cannot be."""
         session = self._table.get(assignment.session)
-        source_owner, target_owner = source.owner, self._links[assignment.target].owner
-        if session is None or source_owner is None or target_owner is None or source.ready is None:
+        if session is None or source.ready is None:
             raise SwapdError(Code.NO_TARGET)
-        lease = self.loans.lend(session, assignment.target, source.ready.info)
+        target = self._peer(assignment.target)
+        return self._borrow(session, source, target, source.ready.info, book.id)
+
+    def _peer(self, name: str) -> Peer:
+        if name != PARK:
+            return self._links[name]
+        if self.park is None:
+            raise SwapdError(Code.PARKING_OFF)
+        return self.park
+
+    def _borrow(
+        self, session: LiveSession, source: Peer, target: Peer, info: EngineInfo, drain: str | None
+    ) -> Move:
+        source_owner, target_owner = source.owner, target.owner
+        if source_owner is None or target_owner is None:
+            raise SwapdError(Code.NO_TARGET)
+        name = f"mov_{secrets.token_hex(8)}"
+        parks = self.park is not None and target is self.park
+        if parks:
+            self._check_parking()
+            assert self.park is not None
+            self.park.expect(name, self._positions_soon(session, info), info)
+        try:
+            lease = self.loans.lend(session, target.name, info)
+        except SwapdError:
+            if self.park is not None:
+                self.park.settle(name)
+            raise
         move = Move(
-            id=f"mov_{secrets.token_hex(8)}",
+            id=name,
             session=session,
-            drain=book.id,
+            drain=drain,
             source=source_owner,
             target=target_owner,
             epoch=session.record.epoch,
@@ -322,24 +365,105 @@ class MigrationSupervisor:
         session.move = move.id
         return move
 
-    async def _carry(self, book: DrainBook, wave: Wave) -> None:
+    # Parking ---------------------------------------------------------------------------------
+
+    def can_park(self, session: LiveSession) -> bool:
+        """Whether the park would take a session now."""
+        owner = session.record.owner
+        link = self._links.get(owner.worker) if owner is not None else None
+        if self.park is None or link is None or link.ready is None or session.durable == 0:
+            return False
+        info = link.ready.info
+        size = blocks_for(self._positions_soon(session, info), info.block_tokens) * info.block_bytes
+        try:
+            self._check_parking()
+        except SwapdError:
+            return False
+        return self.park.room.ledger.could_take(whole_pages(size))
+
+    def park_soon(self, session: LiveSession) -> None:
+        """Have the drain of its worker park a session, should there be no worker for it."""
+        owner = session.record.owner
+        book = self.draining(owner.worker) if owner is not None else None
+        if book is not None and session.id not in book.to_park:
+            book.to_park.add(session.id)
+            self._table.notify()
+
+    def bring_back(self, sessions: Sequence[LiveSession]) -> dict[str, list[Move]]:
+        """Begin the moves of parked sessions, in this order, to workers that have room: by worker.
+
+        Each has borrowed what it needs; `carry_back` must follow. Those without a move stay parked.
+        """
+        by_target: dict[str, list[Move]] = {}
+        park = self.park
+        if park is None or not self._recovery.reconciled:
+            return by_target
+        for session in sessions:
+            kept = park.room.get(session.id)
+            if kept is None:
+                continue
+            assignments, _ = plan(
+                parked(kept.header.fingerprint),
+                [candidate(link, self._ledger, self._admission) for link in self._links.values()],
+                [traveller(session)],
+                migration_enabled=self.migration_off() is None,
+                certified=self._config.self_certify,
+            )
+            for assignment in assignments:
+                link = self._links[assignment.target]
+                assert link.ready is not None
+                try:
+                    move = self._borrow(session, park, link, link.ready.info, None)
+                except SwapdError as error:
+                    log.info("not resumed yet", extra={"session": session.id, "code": error.code})
+                    continue
+                by_target.setdefault(assignment.target, []).append(move)
+        return by_target
+
+    async def carry_back(self, target: str, moves: list[Move]) -> None:
+        """One wave from the park to a worker, to its records."""
+        batch = f"bat_{secrets.token_hex(6)}"
+        wave = Wave(self._config, self._table, self._peer(PARK), self._links[target], batch, moves)
+        await self._carry(None, wave)
+
+    def _check_parking(self) -> None:
+        """Nothing is parked that could not come back natively."""
+        if (off_by := self.migration_off()) is not None:
+            raise SwapdError(Code.MIGRATION_DISABLED, off_by)
+        if not self._config.self_certify:
+            raise SwapdError(Code.NO_EDGE)
+
+    def _positions_soon(self, session: LiveSession, info: EngineInfo) -> int:
+        """Positions that it may have at its freeze: it decodes on while it is copied."""
+        now = len(session.record.prompt) + len(session.received)
+        return min(now + 2 * info.block_tokens, session.record.spec().budget)
+
+    # One wave --------------------------------------------------------------------------------
+
+    async def _carry(self, book: DrainBook | None, wave: Wave) -> None:
         """One wave from its durable plan to its records; nothing of it stays behind."""
         try:
             now = self._wall()
             records = [planned(move, now) for move in wave.moves]
+            await failpoints.pass_by("P.before")
             await self._store.commit(lambda db: _plan_all(db, records))
+            await failpoints.pass_by("P.after")
             await wave.run()
+            await failpoints.pass_by("Z.before")
         finally:
             with trio.CancelScope(shield=True):  # bounded: memory to overwrite
                 await self._settle(book, wave)
+        await failpoints.pass_by("Z.after")
 
-    async def _settle(self, book: DrainBook, wave: Wave) -> None:
+    async def _settle(self, book: DrainBook | None, wave: Wave) -> None:
         for move in wave.moves:
             session = move.session
             session.move = None
             if move.target_fault is not None:
                 self.quarantine.put(move.target, move.target_fault)
             self.loans.settle(move)
+            if self.park is not None:
+                self.park.settle(move.id)
             self._note(book, move)
             if session.ended:
                 continue
@@ -349,19 +473,22 @@ class MigrationSupervisor:
             else:
                 self._recovery.look_at(session)
         await self.loans.give_back([move.lease for move in wave.moves])
-        waves = self._waves.get(book.id)
+        waves = self._waves.get(book.id) if book is not None else None
         if waves is not None and wave in waves:
             waves.remove(wave)
         self._table.notify()
 
-    def _note(self, book: DrainBook, move: Move) -> None:
+    def _note(self, book: DrainBook | None, move: Move) -> None:
         """Enter the outcome in the drain's book and in the move's row."""
         result = move.result()
         if move.outcome == "failed" and not move.session.ended:
             # Whether the session is rebuilt or ends is recovery's to decide; it is noted when that is known.
             result = msgspec.structs.replace(result, outcome=None)
-        book.note(result)
-        if move.outcome in ("aborted_source_resumed", "rehomed_source"):
+        if book is not None:
+            book.note(result)
+        if PARK in (move.source.worker, move.target.worker):
+            self._table.on_event("session", move.session)  # an operator sees it come and go
+        if book is not None and move.outcome in ("aborted_source_resumed", "rehomed_source"):
             book.put_off(move.session.id, self._wall())
         self.tally.took(result, move.loaded if move.outcome == "completed_native" else 0)
         outcome = move.outcome

@@ -8,18 +8,24 @@ frozen, new owner gone, no token     → a candidate to come home (B22), if the 
 old epoch, new owner is there        → released
 reserved or prepared, no commit      → discarded
 store does not know it, or it ended  → dropped
+parked                               → as frozen, but it stays where it is (B3)
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from swapd.messages.from_worker import InventoryItem
 from swapd.messages.generation import Owner
 from swapd.messages.to_worker import Activate, Cancel, Discard, Release, Resume, SessionEpoch, ToWorker
 from swapd.sessions.record import SessionRecord
 
-Found = Literal["resumed", "aborted", "committed_forward", "rehomed", "homeless", "released", "discarded"]
+Found = Literal[
+    "resumed", "parked", "aborted", "committed_forward", "rehomed", "homeless", "released", "discarded"
+]
+
+PINNED: Final = ("frozen", "parked")
+"""It makes no token there, and may have to take the session back."""
 
 
 class Verdict(NamedTuple):
@@ -41,17 +47,19 @@ def judge(
         return Verdict("discarded", False, (_drop(item),))
     if record.owner == here and item.position >= durable:
         if item.epoch == record.epoch:
+            if item.phase == "parked":
+                return Verdict("parked", True, ())
             if item.phase == "prepared":
                 return Verdict("committed_forward", True, (Activate((SessionEpoch(record.id, item.epoch),)),))
             if item.phase == "frozen":
                 return Verdict("aborted", True, (Resume(record.id, item.epoch),))
             if item.phase != "reserved":
                 return Verdict("resumed", True, ())
-        elif item.phase == "frozen" and item.epoch < record.epoch and item.position == durable:
+        elif item.phase in PINNED and item.epoch < record.epoch and item.position == durable:
             return Verdict("rehomed", True, (Resume(record.id, item.epoch, record.epoch),))
     if item.phase in ("reserved", "prepared"):
         return Verdict("discarded", False, (_drop(item),))
-    if item.phase == "frozen":
+    if item.phase in PINNED:
         comes_home = item.epoch == record.epoch - 1 and item.position == durable and not owner_is_there
         release = (Release(record.id, item.epoch),)
         return Verdict("homeless" if comes_home else "released", False, release)

@@ -74,10 +74,12 @@ class LiveSession:
     @property
     def state(self) -> SessionState:
         """The stored state, or what is being done to the session right now."""
-        if self.ended or self.record.state == "parked":
+        if self.ended:
             return self.record.state
         if self.recovering:
             return "recovering"
+        if self.record.state == "parked":
+            return "parked"  # also while it is on its way back: until that is durable, it can stay (B3)
         if self.move is not None:
             return "migrating"
         return "running" if self.durable else self.record.state
@@ -125,7 +127,7 @@ class LiveSession:
             prompt_tokens=len(record.prompt),
             accepted=self.durable,
             max_new_tokens=record.max_new_tokens,
-            worker=record.owner.worker if record.owner is not None else None,
+            worker=record.owner.worker if record.owner is not None and record.state != "parked" else None,
             epoch=record.epoch,
             created_at=record.created_at,
             finished_at=record.finished_at,

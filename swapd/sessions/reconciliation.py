@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from swapd.api import Reconciled, ReconciledAs, ReconciledBecause, ReconciliationView
+from swapd.messages.generation import PARK
 from swapd.sessions.inventory import Found
 from swapd.sessions.record import MoveRecord, SessionRecord
 
@@ -25,6 +26,7 @@ class Reconciliation:
     """What was found so far. Times: `now` is a monotonic clock's, `wall` is seconds since 1970."""
 
     def __init__(self, workers: Iterable[str], wall: float) -> None:
+        # The park is none of them: it is there from the start, with what is on disk.
         self._workers: dict[str, Met] = dict.fromkeys(workers, "awaited")
         self._began_at = wall
         self._finished_at: float | None = None
@@ -45,7 +47,7 @@ class Reconciliation:
 
     def met(self, worker: str, how: Met) -> None:
         """A worker attached, or there was no process of it. The first word counts."""
-        if not self.finished and self._workers.get(worker, "awaited") == "awaited":
+        if not self.finished and self._workers.get(worker) == "awaited":
             self._workers[worker] = how
 
     def all_met(self, now: float, wall: float) -> None:
@@ -56,6 +58,9 @@ class Reconciliation:
     def kept(self, record: SessionRecord, accepted: int, found: Found) -> Reconciled | None:
         """A worker goes on with a session as its owner. None: told already."""
         committed = self._moves.get(record.id)
+        if found == "parked":
+            why: ReconciledBecause = "move_committed" if committed else "owner_has_it"
+            return self._enter(record, accepted, "parked", why)
         if found == "rehomed":
             return self._enter(record, accepted, "rehomed", "target_lost")
         if committed or found == "committed_forward":
@@ -86,7 +91,7 @@ class Reconciliation:
 
     def loss(self, worker: str | None, *, connected: bool) -> ReconciledBecause:
         """Why a session of this worker has to be decided about; `connected`: its incarnation is there."""
-        if connected:
+        if connected or worker == PARK:
             return "session_lost"
         return (
             "worker_lost" if worker is not None and self._workers.get(worker) == "found" else "worker_absent"

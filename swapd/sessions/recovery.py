@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -29,7 +29,7 @@ from swapd.sessions.admission import Admission
 from swapd.sessions.inventory import judge
 from swapd.sessions.live import LiveSession
 from swapd.sessions.reconciliation import Reconciliation
-from swapd.sessions.table import SessionTable
+from swapd.sessions.table import OwnerLink, SessionTable
 from swapd.store.ledger import MoveCommit, assign_owner, commit_move
 from swapd.worker.link import WorkerLink
 
@@ -207,11 +207,9 @@ class Recovery:
         self._nursery.start_soon(self._decide, session)
 
     def _unresolved(self, session: LiveSession) -> bool:
-        owner = session.record.owner
         if session.ended or self._store.failed:
             return False
-        link = self._links.get(owner.worker) if owner is not None else None
-        return link is None or not link.is_owner(owner)
+        return not self._table.owner_is_there(session)
 
     # A session whose owner is gone -------------------------------------------------------------
 
@@ -316,13 +314,15 @@ class Recovery:
 
     # A worker that attached ------------------------------------------------------------------
 
-    async def attached(self, link: WorkerLink, inventory: Inventory) -> None:
+    async def attached(self, link: OwnerLink, inventory: Inventory) -> None:
         """Bring a worker's sessions in line with the store. Runs once a connection."""
         owner = link.owner
         if owner is None:
             return
         # What it owned when it said what it has; from here on it may be given more.
         expected = [s for s in self._table.owned_by(link.name) if s.record.owner == owner]
+        # What it has goes on while others are waited for: its word is measured by what was durable then.
+        durable = {session.id: session.durable for session in expected}
         self._examining.add(link.name)
         try:
             self.findings.met(link.name, "found")
@@ -331,22 +331,31 @@ class Recovery:
                 await self._all_introduced.wait()
             kept: set[str] = set()
             for item in inventory.items:
-                await self._examine(link, owner, item, kept)
+                await self._examine(link, owner, item, durable, kept)
         finally:
             self._examining.discard(link.name)
             self._table.notify()
         for session in expected:
+            if self._unresolved(session):
+                continue  # parked before the restart, and not on disk: its source may have it still (B22)
             if session.record.owner == owner and session.id not in kept and session.move is None:
                 # The worker is the owner and does not have it: as good as lost.
                 self.disown(session)
         for session in self._table:
             self.look_at(session)
 
-    async def _examine(self, link: WorkerLink, owner: Owner, item: InventoryItem, kept: set[str]) -> None:
+    async def _examine(
+        self,
+        link: OwnerLink,
+        owner: Owner,
+        item: InventoryItem,
+        was_durable: Mapping[str, int],
+        kept: set[str],
+    ) -> None:
         """Tell the worker what becomes of one thing that it holds."""
         session = self._table.get(item.session)
         record = session.record if session is not None else None
-        durable = session.durable if session is not None else 0
+        durable = was_durable.get(session.id, session.durable) if session is not None else 0
         there = session is not None and not self._unresolved(session)
         verdict = judge(item, record, durable, owner, owner_is_there=there)
         if (

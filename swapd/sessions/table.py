@@ -20,7 +20,7 @@ import trio
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Tokens
-from swapd.messages.generation import Owner
+from swapd.messages.generation import PARK, Owner
 from swapd.messages.to_worker import Cancel, Grant, ToWorker
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.live import LiveSession
@@ -43,13 +43,19 @@ ENDED_KEPT: Final = 256
 class OwnerLink(Protocol):
     """What the table needs of a worker's link."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     @property
     def owner(self) -> Owner | None: ...
     def is_owner(self, owner: Owner | None) -> bool: ...
     def credit(self, session: str) -> None: ...
     def tell(self, body: ToWorker) -> None: ...
+
+
+class ParkOwner(OwnerLink, Protocol):
+    """The owner of parked sessions. What it held in memory alone is gone after a restart."""
+
+    def holds(self, session: str) -> bool: ...
 
 
 class SessionTable:
@@ -73,6 +79,8 @@ class SessionTable:
         self.accepted_tokens = 0
         self.on_event: Callable[[str, LiveSession], None] = lambda kind, session: None
         self.on_orphan: Callable[[LiveSession], None] = lambda session: None
+        self.park: ParkOwner | None = None
+        """The owner of parked sessions, where the service has one (B3)."""
         self._tokenizer = tokenizer
         self._window = window
         self._wall = wall
@@ -95,6 +103,20 @@ class SessionTable:
         return [
             s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker
         ]
+
+    def owner_link(self, owner: Owner | None) -> OwnerLink | None:
+        """The way to an owner, connected or not: its worker's link, or the park."""
+        if owner is None:
+            return None
+        return self.park if owner.worker == PARK else self._links.get(owner.worker)
+
+    def owner_is_there(self, session: LiveSession) -> bool:
+        """Whether a session's owner is connected, and if that is the park, has its KV."""
+        owner = session.record.owner
+        link = self.owner_link(owner)
+        if link is None or not link.is_owner(owner):
+            return False
+        return self.park is None or link is not self.park or self.park.holds(session.id)
 
     async def find(self, session: str) -> LiveSession:
         """From memory or the store. Raises `session_unknown`."""
@@ -184,7 +206,7 @@ class SessionTable:
     def regrant(self, session: LiveSession) -> None:
         """The session's limit may have changed: tell its owner."""
         owner = session.record.owner
-        link = self._links.get(owner.worker) if owner is not None else None
+        link = self.owner_link(owner)
         if link is not None and link.is_owner(owner):
             link.credit(session.id)
 
@@ -223,7 +245,7 @@ class SessionTable:
             session.durable = max(session.durable, record.accepted)
             session.close(Terminal(record.state, record.finish_reason, record.code, record.finished_at))
             owner = session.record.owner
-            link = self._links.get(owner.worker) if owner is not None else None
+            link = self.owner_link(owner)
             if link is not None and link.is_owner(owner):
                 link.tell(Cancel(session.id, session.record.epoch))
             self._end(session)
@@ -231,6 +253,9 @@ class SessionTable:
 
     def change(self, session: LiveSession, **changes: object) -> None:
         """Take over what the store has just made durable (owner, epoch, state)."""
+        was_parked, owner = session.record.state == "parked", changes.get("owner")
+        if isinstance(owner, Owner) and (owner.worker == PARK) != was_parked:
+            changes["state"] = "running" if was_parked else "parked"
         session.record = msgspec.structs.replace(session.record, **changes)
         session.wake()
         self._activity.unpark_all()

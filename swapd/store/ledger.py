@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from swapd.messages.generation import Owner
+from swapd.messages.generation import PARK, Owner
 from swapd.sessions.record import Terminal
 
 
@@ -181,9 +181,11 @@ def _head(db: sqlite3.Connection, session: str) -> _Head | None:
 
 
 def _set_owner(db: sqlite3.Connection, key: int, owner: Owner, epoch: int) -> None:
+    # `parked` is whom it is with: the state changes with the owner, in the same write (B3).
     db.execute(
-        "UPDATE sessions SET worker = ?, incarnation = ?, epoch = ? WHERE key = ?",
-        (owner.worker, owner.incarnation, epoch, key),
+        "UPDATE sessions SET worker = ?, incarnation = ?, epoch = ?, state = CASE"
+        " WHEN ? THEN 'parked' WHEN state = 'parked' THEN 'running' ELSE state END WHERE key = ?",
+        (owner.worker, owner.incarnation, epoch, owner.worker == PARK, key),
     )
 
 

@@ -24,6 +24,7 @@ RUNS = Leaver(
     room=False,
     others_starting=False,
 )
+PARK = OwnerConfig(finish_s=300.0, when_full="park")
 FINISH = OwnerConfig(finish_s=300.0)
 CANCEL = OwnerConfig(finish_s=300.0, when_full="cancel")
 
@@ -35,6 +36,25 @@ def step(owner: OwnerConfig = FINISH, waiting_s: float = 1.0, **changes: Any) ->
 def test_what_runs_may_finish_or_ends_at_once_by_the_owners_choice() -> None:
     assert (step(), step(CANCEL)) == ("finish", "end")
     assert (step(waiting_s=299.9), step(waiting_s=300.0)) == ("finish", "end")
+
+
+def test_what_can_go_nowhere_is_parked_if_the_owner_chose_that_and_memory_is_there() -> None:
+    """B3: before anything ends; beyond the memory it may finish, as without parking."""
+    for reason in NOWHERE:
+        assert step(PARK, reason=reason, can_park=True) == "park"
+        assert step(PARK, reason=reason) == "finish"
+        assert step(reason=reason, can_park=True) == "finish"
+    assert step(PARK, can_park=True, producing=False, unread_s=1000.0) == "park"
+    assert step(PARK, can_park=True, received=0, producing=False) == "end"
+    assert step(PARK, can_park=True, waiting_s=300.0) == "end"
+
+
+def test_what_can_still_move_or_be_rebuilt_is_not_parked() -> None:
+    """A stream that goes on is better than one that waits."""
+    assert step(PARK, can_park=True, reason=Code.PRECOPY_DIVERGED) == "wait"
+    assert step(PARK, can_park=True, others_starting=True) == "wait"
+    assert step(PARK, can_park=True, reason=Code.NO_EDGE, room=True, replay_permitted=True) == "replay"
+    assert step(PARK, can_park=True, busy=True) == "wait"
 
 
 def test_what_a_move_has_is_left_to_it() -> None:

@@ -81,7 +81,7 @@ async def test_a_worker_whose_import_failed_gets_nothing_new_and_keeps_what_it_h
     ("code", "imports", "fault"),
     [
         (Code.CAPACITY, False, None),
-        (Code.CAPACITY, True, Code.CAPACITY),
+        (Code.CAPACITY, True, None),
         (Code.TIMEOUT, False, Code.TIMEOUT),
         (Code.TARGET_LOST, True, None),
         (Code.NOT_READY, True, None),

@@ -21,9 +21,12 @@ from swapd.config import Config, CredentialConfig, LimitConfig, ModelConfig, Tim
 from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
-from swapd.messages.generation import BlockEntry, Manifest, Owner, Sampling
+from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner, Sampling
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
+from swapd.parking.link import ParkLink
+from swapd.parking.returning import Returning
+from swapd.parking.room import ParkRoom
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
 from swapd.sessions.record import SessionRecord
@@ -121,18 +124,16 @@ class ScriptedLink:
         self.stops_by_itself = True
         """Whether a worker that is asked to end does so at once."""
         self.starts_by_itself = True
+        self.pid: int | None = None
+        """None: there is no process. A number that only stands for one would be somebody else's."""
         self.be_born()
 
     def be_born(self) -> None:
         """A new incarnation begins."""
         self._born += 1
         name = self.name
-        self.ready = out.Ready(name, f"{name}.{self._born}", 1, "ipc://x", "x", self._info, 8, {})
+        self.ready = out.Ready(name, f"{name}.{self._born}", 0, "ipc://x", "x", self._info, 8, {})
         self.state = "ready"
-
-    @property
-    def pid(self) -> int | None:
-        return self.ready.pid if self.ready is not None else None
 
     def unwant(self, reason: str) -> None:
         self.wanted = False
@@ -198,7 +199,7 @@ class ScriptedLink:
         await trio.lowlevel.checkpoint()
         limit_s = TIMERS.rpc_s if timeout_s is None else timeout_s
         script = self._script[type(body)]
-        deed = script.pop(0) if script else self._always.get(type(body), ScriptedLink.work)
+        deed = script.pop(0) if script else self._always.get(type(body), type(self).work)
         answer: object = None
         # Only silence is out of time: a slow machine must not look like a broken worker.
         if deed is silence:
@@ -286,6 +287,7 @@ class World:
         arena: Arena | None,
         info: out.EngineInfo = INFO,
         wall: Callable[[], float] = time.time,
+        room: ParkRoom | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -313,8 +315,10 @@ class World:
             arena,
             self.leases,
             None if arena is not None else SwapdError(Code.ARENA_UNAVAILABLE, "none"),
-            wall,
+            park=ParkLink(room, arena) if room is not None and arena is not None else None,
+            wall=wall,
         )
+        self.park = self.table.park = self.supervisor.park
         for worker in config.workers:
             self.add_worker(worker.worker_id, info)
 
@@ -412,13 +416,17 @@ class World:
         if self.leases is not None:
             assert self.leases.active == 0
             self.leases.check_integrity()
+        if self.park is not None:
+            assert self.park.room.ledger.promised_bytes == 0
+            self.park.room.check_integrity()
         charged = {
             (name, session)
             for name in self.links
             if (capacity := self.ledger.worker(name)) is not None
             for session in capacity.charges
         }
-        live = {(s.record.owner.worker, s.id) for s in self.table if s.record.owner is not None}
+        owners = {(s.record.owner.worker, s.id) for s in self.table if s.record.owner is not None}
+        live = {(worker, session) for worker, session in owners if worker != PARK}
         assert charged == live
         assert all(session.move is None for session in self.table)
 
@@ -451,19 +459,36 @@ async def open_world(
     store_class: type[Store] = Store,
     info: out.EngineInfo = INFO,
     wall: Callable[[], float] = time.time,
+    world_class: type[World] | None = None,
+    stored: Iterable[str] = (),
     **changes: Any,
 ) -> AsyncIterator[World]:
-    """A running coordinator. `attach`: its workers have been found and hold nothing."""
+    """A running coordinator. `attach`: its workers have been found and hold nothing.
+
+    `stored`: sessions that an earlier one left in the store.
+    """
     config = settings(path, workers, **changes)
     store = store_class.open(config.database_path)
     arena = Arena.create(HEADER_BYTES + arena_bytes) if arena_bytes is not None else None
+    park_arena = Arena.create(HEADER_BYTES + config.park_bytes) if config.park_bytes else None
+    room = None
+    if park_arena is not None:
+        leases = LeaseBook(park_arena.data_bytes, base_offset=HEADER_BYTES, regions=16)
+        room = ParkRoom(park_arena, leases, Path(config.park_dir) if config.park_dir else None)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
             async with trio.open_nursery() as actors:
-                world = World(config, store, arena, info, wall)
+                world = (world_class or World)(config, store, arena, info, wall, room)
+                for name in stored:
+                    record = await world.stored(name)
+                    world.table.add(record, await world.transcript(name))
                 await actors.start(world.recovery.run)
                 await actors.start(world.supervisor.run)
+                if world.park is not None:
+                    await actors.start(world.park.room.run)
+                    actors.start_soon(world.recovery.attached, world.park, world.park.inventory())
+                    await actors.start(Returning(world.park, world.table, world.supervisor).run)
                 if attach:
                     for name in world.links:
                         world.recovery.introduced(name)
@@ -475,5 +500,6 @@ async def open_world(
             nursery.cancel_scope.cancel()
     finally:
         store.close()
-        if arena is not None:
-            arena.close()
+        for each in (arena, park_arena):
+            if each is not None:
+                each.close()

@@ -1,0 +1,80 @@
+"""What the park's memory holds and what it has promised, and who goes to disk first. Pure.
+
+A move to the park is promised its room before anything is copied, so that no session is frozen in vain. Where
+parked sessions can be spilled to a folder, the memory is only a stop on the way there: then what is resident
+may make way, and a promise has to fit beside the other promises alone.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+
+def whole_pages(size: int) -> int:
+    """Memory is lent in whole pages."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class ParkLedger:
+    """Sizes in bytes. Resident sessions stand in the order of their last use, the oldest first."""
+
+    def __init__(self, capacity_bytes: int, *, spills: bool) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.spills = spills
+        self._resident: dict[str, int] = {}
+        self._promised: dict[str, int] = {}
+
+    @property
+    def sessions(self) -> set[str]:
+        """Who is in memory."""
+        return set(self._resident)
+
+    @property
+    def resident_bytes(self) -> int:
+        return sum(self._resident.values())
+
+    @property
+    def promised_bytes(self) -> int:
+        return sum(self._promised.values())
+
+    def could_take(self, size: int) -> bool:
+        """Whether a promise of `size` could be kept now."""
+        held = 0 if self.spills else self.resident_bytes
+        return size <= self.capacity_bytes - self.promised_bytes - held
+
+    def promise(self, move: str, size: int) -> bool:
+        """Set room aside for a move; False leaves all as it was. A repeat changes nothing."""
+        if move in self._promised:
+            return True
+        if not self.could_take(size):
+            return False
+        self._promised[move] = size
+        return True
+
+    def withdraw(self, move: str) -> None:
+        """End a promise, kept or not. Unknown ones are ignored."""
+        self._promised.pop(move, None)
+
+    def keep(self, session: str, size: int) -> None:
+        """Enter a session that is in memory now, as the one used last."""
+        self._resident.pop(session, None)
+        self._resident[session] = size
+
+    def touch(self, session: str) -> None:
+        """Somebody asked for a session: of all it should go to disk last."""
+        if session in self._resident:
+            self._resident[session] = self._resident.pop(session)
+
+    def remove(self, session: str) -> None:
+        """The session is not in memory any more: spilled, resumed or ended. Unknown ones are ignored."""
+        self._resident.pop(session, None)
+
+    def oldest(self, among: set[str]) -> str | None:
+        """The one of `among` to be spilled first: the least recently used (LRU)."""
+        return next((session for session in self._resident if session in among), None)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when more is promised than can be kept."""
+        held = 0 if self.spills else self.resident_bytes
+        assert self.promised_bytes + held <= self.capacity_bytes
+        assert self.resident_bytes <= self.capacity_bytes

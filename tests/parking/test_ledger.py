@@ -1,0 +1,78 @@
+"""The park's promises and its order, over all sequences of what can happen."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swapd.parking.ledger import ParkLedger, whole_pages
+
+PAGE = mmap.PAGESIZE
+NAMES = st.sampled_from("abcdef")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["promise", "keep", "remove", "touch", "withdraw"]), NAMES, st.integers(1, 6 * PAGE)
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS, st.booleans())
+def test_no_promise_is_given_that_could_not_be_kept(steps: list[tuple[str, str, int]], spills: bool) -> None:
+    """B3: promises and what is in memory never exceed it together, or, with a folder, promises alone."""
+    ledger = ParkLedger(10 * PAGE, spills=spills)
+    promised: dict[str, int] = {}
+    resident: list[str] = []
+    for step, name, size in steps:
+        pages = whole_pages(size)
+        match step:
+            case "promise":
+                could = ledger.could_take(pages)
+                assert ledger.promise(name, pages) is (could or name in promised)
+                if could:
+                    promised.setdefault(name, pages)
+            case "keep" if name in promised and name not in resident:
+                size = promised.pop(name)
+                ledger.withdraw(name)
+                while ledger.resident_bytes + size > ledger.capacity_bytes:
+                    assert spills, "a promise without a folder needs nobody to leave"
+                    victim = ledger.oldest(set(resident))
+                    assert victim == resident[0], "the least recently used goes first"
+                    ledger.remove(resident.pop(0))
+                ledger.keep(name, size)
+                resident.append(name)
+            case "touch" if name in resident:
+                ledger.touch(name)
+                resident.remove(name)
+                resident.append(name)
+            case "remove":
+                ledger.remove(name)
+                resident = [one for one in resident if one != name]
+            case "withdraw":
+                ledger.withdraw(name)
+                promised.pop(name, None)
+        ledger.check_integrity()
+        assert ledger.promised_bytes == sum(promised.values())
+        assert ledger.sessions == set(resident)
+
+
+def test_who_is_being_copied_is_passed_over() -> None:
+    ledger = ParkLedger(10 * PAGE, spills=True)
+    for name in "abc":
+        ledger.keep(name, PAGE)
+    assert ledger.oldest({"b", "c"}) == "b"
+    assert ledger.oldest(set()) is None
+
+
+def test_memory_is_counted_in_whole_pages() -> None:
+    assert [whole_pages(n) for n in (1, PAGE, PAGE + 1)] == [PAGE, PAGE, 2 * PAGE]
+
+
+def test_an_overfull_ledger_is_noticed() -> None:
+    ledger = ParkLedger(PAGE, spills=True)
+    ledger.keep("a", 2 * PAGE)
+    with pytest.raises(AssertionError):
+        ledger.check_integrity()
