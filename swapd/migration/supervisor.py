@@ -353,7 +353,7 @@ class MigrationSupervisor:
     # Parking ---------------------------------------------------------------------------------
 
     def can_park(self, session: LiveSession) -> bool:
-        """Whether the park would take a session now."""
+        """Whether the park would take a session, now or as soon as others have come to rest there."""
         owner = session.record.owner
         link = self._links.get(owner.worker) if owner is not None else None
         if self.park is None or link is None or link.ready is None or session.durable == 0:
@@ -364,7 +364,7 @@ class MigrationSupervisor:
             self._check_parking()
         except SwapdError:
             return False
-        return self.park.room.ledger.could_take(whole_pages(size))
+        return self.park.room.ledger.could_take_soon(whole_pages(size))
 
     def park_soon(self, session: LiveSession) -> None:
         """Have the drain of its worker park a session, should there be no worker for it."""

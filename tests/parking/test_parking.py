@@ -480,6 +480,28 @@ async def test_a_source_that_still_has_it_frozen_takes_it_back(tmp_path: Path) -
         assert into.Resume("s", 1, 3) in world.bodies(into.Resume)
 
 
+async def test_what_never_ran_where_it_was_sent_to_comes_home_to_the_disk(tmp_path: Path) -> None:
+    """B22, H147: committed to a worker, then both coordinator and worker are gone; the park has it still."""
+    folder = tmp_path / "parked"
+    folder.mkdir(mode=0o700)
+    settings = {"workers": ("a",), "park_bytes": PARK_BYTES, "park_dir": str(folder)}
+    async with open_world(tmp_path, world_class=KvWorld, **settings) as world:
+        before = list((await parked(world)).received)
+        await room(world).spill_all()
+        world.a.emits = False
+        lend(world)
+        await world.until(lambda: world.told(into.Activate) == ["a Activate"])
+    async with next_run(tmp_path, "s", park_dir=str(folder)) as (world, session):
+        assert session.record.epoch == 3
+        world.a.be_born()
+        shut(world)
+        await find(world)
+        assert (session.view().state, session.record.epoch) == ("parked", 4)
+        lend(world)
+        await resumed(world, session)
+        assert session.received[:-1] == before
+
+
 async def test_files_of_sessions_that_ended_or_went_on_are_removed(tmp_path: Path) -> None:
     """H149: nothing is left behind that the store does not know as parked."""
     folder = tmp_path / "parked"
