@@ -9,6 +9,9 @@ Exit status: 0 the claim holds, 1 it does not, 2 the tests fail without any muta
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
+import importlib
 import json
 import os
 import random
@@ -16,7 +19,7 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +33,7 @@ import pytest  # noqa: E402, F401
 import trio  # noqa: E402, F401
 
 from ops.mutating.sites import Mutant, mutants  # noqa: E402
-from ops.mutating.trial import Result, run_tests  # noqa: E402
+from ops.mutating.trial import Result, foreign_modules, run_tests  # noqa: E402
 
 SURVIVORS = ROOT / "ops" / "mutating" / "survivors.toml"
 MAX_SURVIVING = 0.05
@@ -64,15 +67,23 @@ class Verdict(NamedTuple):
         return self.result == "passed"
 
 
-def ordered(target: Target, path: str) -> list[str]:
-    """The target's test files, those named after the module first: most mutants end there."""
+def stages(target: Target, path: str, limit_s: float) -> Iterator[tuple[Sequence[str], float]]:
+    """What to ask about a module's mutant, one after the other until one notices, each with its time limit.
+
+    First the test files named after the module: most mutants end there, and no other has to be collected.
+    They are a small part of all that `limit_s` is for, and one that hangs there is not waited for as long.
+    """
     name = Path(path).stem
     files: list[str] = []
     for test in target.tests:
         where = ROOT / test
         found = sorted(where.glob("test_*.py")) if where.is_dir() else [where]
         files += [str(file.relative_to(ROOT)) for file in found]
-    return sorted(files, key=lambda file: name not in file)
+    named = [file for file in files if Path(file).stem == f"test_{name}"]
+    rest = sorted(set(files) - set(named), key=lambda file: (name not in file, file))
+    for tests, timeout_s in ((named, limit_s / 2), (rest, limit_s), (target.more, 300.0)):
+        if tests:
+            yield tests, timeout_s
 
 
 def collect(only: Sequence[str]) -> list[tuple[Target, list[Mutant]]]:
@@ -91,6 +102,16 @@ def explanations() -> dict[str, str]:
         return {}
     data = tomllib.loads(SURVIVORS.read_text())
     return {entry["mutant"]: entry["why"] for entry in data.get("survivor", [])}
+
+
+def warm_up(targets: Iterable[Target]) -> None:
+    """Load once what all forks would load: all but the project's own modules, one of which is the mutant."""
+    for target in targets:
+        for name in foreign_modules((*target.tests, *target.more), ROOT):
+            with contextlib.suppress(ImportError, AttributeError):
+                importlib.import_module(name)
+    # Forked children must not each visit, and so copy, all of it.
+    gc.freeze()
 
 
 def baseline(targets: Iterable[Target]) -> dict[Target, float]:
@@ -121,16 +142,18 @@ def main() -> int:
     if args.sample is not None and args.sample < len(everything):
         everything = random.Random(SEED).sample(everything, args.sample)
     print(f"{len(everything)} mutants of {len(work)} modules", file=sys.stderr)
-    times = baseline({target for target, _ in work})
+    targets = {target for target, _ in work}
+    warm_up(targets)
+    times = baseline(targets)
 
     def judge(item: tuple[Target, Mutant]) -> Verdict:
         target, mutant = item
         limit_s = 20 + 5 * times[target] * max(1, args.jobs / (os.cpu_count() or 1))
-        tests = ordered(target, mutant.path)
-        result = run_tests(tests, path=mutant.path, source=mutant.source, timeout_s=limit_s, root=ROOT)
-        if result == "passed" and target.more:
-            result = run_tests(target.more, path=mutant.path, source=mutant.source, timeout_s=300, root=ROOT)
-        return Verdict(mutant, result)
+        for tests, timeout_s in stages(target, mutant.path, limit_s):
+            result = run_tests(tests, path=mutant.path, source=mutant.source, timeout_s=timeout_s, root=ROOT)
+            if result != "passed":
+                return Verdict(mutant, result)
+        return Verdict(mutant, "passed")
 
     verdicts: list[Verdict] = []
     began = time.monotonic()

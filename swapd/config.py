@@ -195,6 +195,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     migration_enabled: bool = True
     self_certify: bool = False
     allow_sim_engine: bool = False
+    allow_failpoints: bool = False
+    """Whoever may write in `socket_dir` may hold, end or fail every step of a move (A36). For tests only."""
     devices: tuple[DeviceConfig, ...] = ()
     owner: OwnerConfig = OwnerConfig()
     window_tokens: int = 8

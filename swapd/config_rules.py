@@ -129,6 +129,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _models(config)
     yield from _credentials(config)
     yield from _host(config)
+    yield from _failpoints(config)
     yield from _timers(config.timers)
 
 
@@ -270,6 +271,15 @@ def _host(config: Config) -> Iterator[Problem]:
         yield Problem(("host",), "host must be an address or a name")
     elif not is_loopback(config.host) and not config.credentials:
         yield Problem(("host",), "a host other than loopback needs credentials")
+
+
+def _failpoints(config: Config) -> Iterator[Problem]:
+    # A36: a service that real clients use must not be one typing error away from them.
+    if config.allow_failpoints and not (config.allow_sim_engine and is_loopback(config.host)):
+        yield Problem(
+            ("allow_failpoints",),
+            "failpoints hold and fail moves on purpose: they need allow_sim_engine = true and loopback",
+        )
 
 
 def _timers(timers: TimerConfig) -> Iterator[Problem]:

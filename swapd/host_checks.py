@@ -127,6 +127,8 @@ def _policy(config: Config) -> list[str]:
         warnings.append(f"host {config.host} is reachable from elsewhere and swapd does not encrypt")
     if config.allow_sim_engine:
         warnings.append("allow_sim_engine = true: the sim engine makes up its output")
+    if config.allow_failpoints:
+        warnings.append("allow_failpoints = true: files in socket_dir may hold or fail moves; for tests only")
     return warnings
 
 

@@ -23,6 +23,7 @@ import zmq
 
 from console.app import create_app
 from console.server import serve_http
+from swapd import failpoints
 from swapd.api import Outcome
 from swapd.config import Config
 from swapd.config_file import load_config
@@ -57,6 +58,7 @@ from swapd.transport.arena_header import HEADER_BYTES, REGIONS
 from swapd.transport.leases import LeaseBook
 from swapd.transport.paths import ensure_private_dir
 from swapd.worker.link import WorkerLink
+from swapd.worker.spawn import failpoint_folder
 
 log = logging.getLogger("swapd.serve")
 
@@ -79,7 +81,9 @@ async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lam
     if config.park_dir is not None:
         ensure_private_dir(config.park_dir)
     tokenizer = _tokenizer(config)
-    store = Store.open(config.database_path)
+    if config.allow_failpoints:
+        failpoints.arm(failpoint_folder(config), failpoints.COORDINATOR)
+    store = (_FallibleStore if config.allow_failpoints else Store).open(config.database_path)
     arena, arena_refusal = _arena(config)
     room, park_arena = _park(config, arena)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -93,6 +97,12 @@ async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lam
             if each is not None:
                 each.close()
         store.close()
+
+
+class _FallibleStore(Store):
+    """A store whose COMMIT a test can make fail."""
+
+    connection_class = failpoints.FailingConnection
 
 
 class Coordinator:

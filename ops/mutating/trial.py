@@ -9,12 +9,15 @@ import importlib.util
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
+
+import hypothesis
 
 Result = Literal["passed", "failed", "timeout"]
 
@@ -35,6 +38,16 @@ class _Substitute(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__file__ = str(self._path)
         exec(compile(self._source, str(self._path), "exec"), module.__dict__)
+
+
+class _NoShrinking:
+    """That a mutant is noticed is all that counts: the smallest example that does it is nobody's question."""
+
+    def pytest_configure(self) -> None:
+        # After the conftest has loaded its profile, and before any test is defined.
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", parent=hypothesis.settings(), phases=phases)
+        hypothesis.settings.load_profile("mutants")
 
 
 def module_name(path: str) -> str:
@@ -65,6 +78,18 @@ def run_tests(
         os.close(fd)
 
 
+def foreign_modules(tests: Sequence[str], root: Path) -> list[str]:
+    """Name what these tests load that is not of this project. Blocks."""
+    program = (
+        "import sys, pytest; pytest.main(['--co', '-qq', '-p', 'no:cacheprovider', *sys.argv[1:]])\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, *tests]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=300)
+    own = {path.name for path in root.iterdir()} | {"__main__"}
+    return [name for name in done.stderr.split() if name.partition(".")[0] not in own]
+
+
 def _end(pid: int) -> None:
     """End the child's whole process group: a mutant may have left what it started."""
     with contextlib.suppress(ProcessLookupError):
@@ -84,13 +109,16 @@ def _child(tests: Sequence[str], path: str, source: str | None, root: Path) -> N
             os.dup2(quiet, fd)
         os.chdir(root)
         sys.path.insert(0, str(root))
-        sys.dont_write_bytecode = True
+        # Without a mutant it is written, so that the trials need not compile the tests each time.
+        sys.dont_write_bytecode = source is not None
         if source is not None:
             sys.meta_path.insert(0, _Substitute(module_name(path), root / path, source))
         import pytest
 
         # What was loaded before the fork cannot be rewritten; no assertion of a test is in it.
         loaded = "ignore::pytest.PytestAssertRewriteWarning"
-        code = int(pytest.main(["-x", "-q", "-W", loaded, "-p", "no:cacheprovider", *tests]))
+        code = int(
+            pytest.main(["-x", "-q", "-W", loaded, "-p", "no:cacheprovider", *tests], [_NoShrinking()])
+        )
     finally:
         os._exit(code)

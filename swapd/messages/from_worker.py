@@ -126,13 +126,17 @@ class Quiesced(msgspec.Struct, frozen=True, tag="quiesced"):
 
 
 class FrozenItem(msgspec.Struct, frozen=True):
-    """`position`: output tokens generated. `computed`: KV positions held, prompt + position - 1 (H81)."""
+    """`position`: output tokens generated. `computed`: KV positions held, prompt + position - 1 (H81).
+
+    A frozen session without a manifest could not be exported, for the reason `code`.
+    """
 
     move: str
     status: Literal["frozen", "finished", "not_ready", "unknown"]
     position: int = 0
     computed: int = 0
     manifest: Manifest | None = None
+    code: str | None = None
 
 
 class Frozen(msgspec.Struct, frozen=True, tag="frozen"):

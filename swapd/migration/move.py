@@ -39,8 +39,8 @@ class Move:
     outcome: Outcome | None = None
     reason: str | None = None
     failed_in: Phase | None = None
-    cancelled: bool = False
-    """Its drain was cancelled: it goes no further than it must (H61)."""
+    withdrawn: Code | None = None
+    """Why it goes no further than it must: its drain was cancelled (H61), or its target closes (OP)."""
     timings_ms: dict[str, float] = field(default_factory=dict)
 
     def enter(self, event: Event) -> None:

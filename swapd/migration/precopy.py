@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from swapd import failpoints
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Exported, Imported, Reserved
 from swapd.messages.to_worker import Export, Import, Reserve
@@ -24,6 +25,7 @@ async def reserve(route: Route, move: Move) -> None:
     message = Reserve(
         move.id, move.session.record.spec(), move.epoch + 1, move.lease, route.timers.import_orphan_s
     )
+    await failpoints.pass_by("R.before")
     try:
         await route.target.request(message, Reserved, route.timers.reserve_s)
     except BaseException as error:
@@ -34,6 +36,7 @@ async def reserve(route: Route, move: Move) -> None:
     move.enter(Event.RESERVED)
     move.enter(Event.COPYING)
     route.ride(move)
+    await failpoints.pass_by("R.after")
 
 
 async def copy(route: Route, move: Move) -> None:
@@ -47,11 +50,12 @@ async def copy(route: Route, move: Move) -> None:
     progress_at = trio.current_time()
     while blocks_left(route, move) > 1 and not move.session.over:
         route.check(move)
-        if move.cancelled:
-            raise SwapdError(Code.DRAIN_CANCELLED)
+        if move.withdrawn is not None:
+            raise SwapdError(move.withdrawn)
         if move.rounds >= MAX_ROUNDS:
             raise SwapdError(Code.PRECOPY_DIVERGED, f"{move.rounds} rounds")
         export = Export(move.id, move.session.id, move.epoch, move.lease, move.frontier)
+        await failpoints.pass_by("C.before")
         exported = await route.source.request(export, Exported, route.timers.copy_s)
         if not exported.manifest.blocks:
             # The tokens are here, but the engine's frontier is not published yet.
@@ -64,6 +68,7 @@ async def copy(route: Route, move: Move) -> None:
         move.precopied_bytes += len(exported.manifest.blocks) * route.block_bytes
         move.frontier = exported.frontier
         progress_at = trio.current_time()
+        await failpoints.pass_by("C.after")
     move.copy_ended_at = time.time()
 
 

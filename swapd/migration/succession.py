@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from swapd import failpoints
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Activated
 from swapd.messages.to_worker import Activate, Cancel, Release, Resume, SessionEpoch
@@ -36,6 +37,8 @@ FIRST_TOKEN_POLL_S: Final = 0.25
 
 async def activate(route: Route, moves: Sequence[Move]) -> None:
     """Let the tokens out. Without an answer the moves stay committed: `release` asks again (H72)."""
+    if moves:
+        await failpoints.pass_by("V.before")
     waiting = []
     for move in moves:
         if move.session.over:
@@ -57,6 +60,7 @@ async def activate(route: Route, moves: Sequence[Move]) -> None:
         move.enter(Event.ACTIVATED)
         move.mark("activated", trio.current_time())
         route.table.regrant(move.session)
+    await failpoints.pass_by("V.after")
 
 
 async def release(route: Route, move: Move) -> None:
@@ -71,7 +75,9 @@ async def release(route: Route, move: Move) -> None:
     decide_at = trio.current_time() + route.timers.decide_s
     while not move.over:
         if session.durable > frozen.position:
+            await failpoints.pass_by("L.before")
             _complete(route, move)
+            await failpoints.pass_by("L.after")
         elif session.ended:
             if move.phase is Phase.COMMITTED:
                 _end(route, move)

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 import trio
 
+from swapd import failpoints
 from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
@@ -126,6 +127,10 @@ class MigrationSupervisor:
             self._books.pop(book.id, None)
             self._reopen(worker)
             raise
+        # Who is on the way to a worker that is given back would only have to leave it again (OP).
+        for wave in [wave for waves in self._waves.values() for wave in waves]:
+            if wave.target == worker:
+                wave.withdraw(Code.NO_TARGET)
         self._launch(book)
         return book.view()
 
@@ -166,7 +171,7 @@ class MigrationSupervisor:
             raise SwapdError(Code.STORE_FAILED)  # a restart takes the drain up again
         done = self._done[drain]
         for wave in self._waves[drain]:
-            wave.cancel()
+            wave.withdraw(Code.DRAIN_CANCELLED)
         # State first: the drain's own task sees it, lets its waves end and reopens the worker.
         book.cancel(self._wall())
         self._table.notify()
@@ -430,11 +435,15 @@ class MigrationSupervisor:
         try:
             now = self._wall()
             records = [planned(move, now) for move in wave.moves]
+            await failpoints.pass_by("P.before")
             await self._store.commit(lambda db: _plan_all(db, records))
+            await failpoints.pass_by("P.after")
             await wave.run()
+            await failpoints.pass_by("Z.before")
         finally:
             with trio.CancelScope(shield=True):  # bounded: memory to overwrite
                 await self._settle(book, wave)
+        await failpoints.pass_by("Z.after")
 
     async def _settle(self, book: DrainBook | None, wave: Wave) -> None:
         for move in wave.moves:

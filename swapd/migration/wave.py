@@ -24,10 +24,11 @@ from typing import Final
 
 import trio
 
+from swapd import failpoints
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Frozen, FrozenItem, Prepared, Quiesced
-from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Quiesce
+from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Quiesce, Release
 from swapd.migration.ends import abort, discard
 from swapd.migration.move import Move
 from swapd.migration.precopy import copy, reserve
@@ -56,13 +57,18 @@ class Wave:
         self._batch = batch
         self.moves = list(moves)
         self._discards: list[Move] = []
-        self._cancelled = False
+        self._withdrawn: Code | None = None
 
-    def cancel(self) -> None:
-        """Bring the moves to a clean end: those not committed are aborted (H61)."""
-        self._cancelled = True
+    @property
+    def target(self) -> str:
+        """The worker that the sessions go to."""
+        return self._route.target.name
+
+    def withdraw(self, why: Code) -> None:
+        """Bring the moves to a clean end: those not committed are aborted, with `why` (H61)."""
+        self._withdrawn = why
         for move in self.moves:
-            move.cancelled = True
+            move.withdrawn = why
 
     async def run(self) -> None:
         """Carry all moves to their ends. Raises only what fails the store.
@@ -95,6 +101,8 @@ class Wave:
         """Reserve, if that is not done, and pre-copy one session."""
         try:
             if move.phase is Phase.PLANNED:
+                if move.withdrawn is not None:
+                    raise SwapdError(move.withdrawn)
                 await reserve(self._route, move)
             await copy(self._route, move)
         except SwapdError as error:
@@ -111,6 +119,7 @@ class Wave:
             if quiesced:
                 frozen = await self._freeze(batch, moves)
                 prepared = await self._prepare(batch, frozen)
+                self._break_order(prepared)
                 crossed = await self._commit(prepared)
                 await activate(self._route, crossed)
         finally:
@@ -133,13 +142,14 @@ class Wave:
 
     async def _freeze(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route
-        if self._cancelled:
-            self._abort(moves, Code.DRAIN_CANCELLED)
+        if self._withdrawn is not None:
+            self._abort(moves, self._withdrawn)
         self._drop_ended(moves)
         asked = [move for move in moves if not move.over]
         if not asked:
             return []
         items = tuple(FreezeItem(m.id, m.session.id, m.epoch, m.lease, m.frontier) for m in asked)
+        await failpoints.pass_by("F.before")
         asked_at = trio.current_time()
         try:
             answer = await route.source.request(Freeze(batch, items), Frozen, route.timers.freeze_s)
@@ -158,10 +168,11 @@ class Wave:
             move.timings_ms |= {"boundary": answer.boundary_ms, "export": answer.export_ms}
             if code is not None:
                 self._abort([move], code)
+        await failpoints.pass_by("F.after")
         self._drop_ended(asked)
         return [move for move in asked if move.phase is Phase.FROZEN]
 
-    def _take_frozen(self, move: Move, item: FrozenItem | None, at: float) -> Code | None:
+    def _take_frozen(self, move: Move, item: FrozenItem | None, at: float) -> Code | str | None:
         """Enter what the source says of one session; the reason if its move ends with that."""
         if item is not None and item.status == "not_ready":
             move.enter(Event.NOT_READY)
@@ -173,6 +184,8 @@ class Wave:
         move.enter(Event.FROZEN)
         if item is None:
             return Code.INTERNAL
+        if item.code is not None:
+            return item.code
         move.frozen = item
         move.frozen_at = at  # from the command on, as H197 measures
         if item.manifest is not None:
@@ -184,6 +197,8 @@ class Wave:
 
     async def _prepare(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route
+        if moves:
+            await failpoints.pass_by("T.before")
         items = [item for move in moves if (item := self._prepare_item(move)) is not None]
         prepared = {item.move for item in items}
         # The tokens come before the freeze's answer on the same socket, so a gap is a fault.
@@ -191,6 +206,7 @@ class Wave:
         waiting = [move for move in moves if not move.over]
         if not waiting:
             return []
+        await failpoints.pass_by("I.before")
         try:
             answer = await route.target.request(
                 Prepare(batch, tuple(items)), Prepared, route.timers.prepare_s
@@ -208,6 +224,7 @@ class Wave:
             move.mark("prepared", trio.current_time())
             move.timings_ms["import"] = answer.import_ms
             route.ride(move)
+        await failpoints.pass_by("I.after")
         return [move for move in waiting if move.phase is Phase.PREPARED]
 
     def _prepare_item(self, move: Move) -> PrepareItem | None:
@@ -223,12 +240,14 @@ class Wave:
     async def _commit(self, moves: list[Move]) -> list[Move]:
         """One durable write decides for all; a session that ended meanwhile is not moved (x3)."""
         route = self._route
-        if self._cancelled:
-            self._abort(moves, Code.DRAIN_CANCELLED)
+        if self._withdrawn is not None:
+            self._abort(moves, self._withdrawn)
         self._drop_ended(moves)
         moves = [move for move in moves if not move.over]
         if not moves:
             return []
+        await failpoints.pass_by("T.after")
+        await failpoints.pass_by("K.before")
         commits = [_commit_of(move) for move in moves]
 
         def op(db: sqlite3.Connection) -> list[str]:
@@ -242,8 +261,15 @@ class Wave:
                     move.enter(Event.COMMITTED)
                     move.mark("committed", trio.current_time())
                     route.table.change(move.session, owner=move.target, epoch=move.epoch + 1)
+        await failpoints.pass_by("K.after")
         self._abort(moves, Code.EPOCH_STALE)
         return [move for move in moves if move.phase is Phase.COMMITTED]
+
+    def _break_order(self, moves: Sequence[Move]) -> None:
+        """For the crash drill, which must be seen to fail: release before the commit, as nobody may."""
+        if failpoints.broken(failpoints.COMMIT_ORDER):
+            for move in moves:
+                self._route.source.tell(Release(move.session.id, move.epoch))
 
     # Ends ------------------------------------------------------------------------------------
 

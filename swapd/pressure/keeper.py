@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -140,9 +141,9 @@ class CalibrationKeeper:
         own = self._own()
         if not own or self._is_fixed or self._not_used is not None or self._at_disk:
             return
-        entries = merged(own, self._entries or ())
+        data = encode_cache(merged(own, self._entries or ()))
         try:
-            await self._in_thread(partial(self._write, encode_cache(entries)))
+            await self._in_thread(partial(self._write, data))
         except FolderRefused as refused:
             self._leave_alone(refused.reason)
         except (OSError, TimeoutError) as error:
@@ -151,7 +152,6 @@ class CalibrationKeeper:
             log.warning("pressure cache not saved", extra=extra)
         else:
             self._saves += 1
-            self._entries = entries
 
     def _own(self) -> list[Entry]:
         made = [entry_for(device, self._owner, core.completed()) for device, core in self._watched]
@@ -160,7 +160,7 @@ class CalibrationKeeper:
     def _write(self, data: bytes) -> None:
         with open_folder(self._path.parent, is_default=self._is_default, create=True) as folder:
             if folder is None:
-                raise FileNotFoundError(2, "the configuration's folder is gone")
+                raise FileNotFoundError(errno.ENOENT, "the configuration's folder is gone")
             write_file(folder, self._path.name, data)
 
     def _leave_alone(self, reason: str) -> None:

@@ -108,9 +108,11 @@ class PressureTracker:
 
     def take(self, measurement: Measurement, attendance: Attendance) -> None:
         """Take one measurement in; `on_decision` has been called when this returns."""
-        self._begin(measurement.pci)
         device = self._device
         reading = reading_of(measurement)
+        if measurement.pci is not None or isinstance(reading, float):
+            # A card that could not be asked may yet tell where it is (D15); nothing is learned until then.
+            self._begin(measurement.pci)
         self._measurements += 1
         device.readings["invalid" if reading == "invalid" else measurement.result] += 1  # H179
         device.measurement = measurement
@@ -121,7 +123,6 @@ class PressureTracker:
 
     def missed(self, at_s: float, attendance: Attendance) -> None:
         """Note a tick at which no measurement came at all; what was measured last stays to be seen."""
-        self._begin(None)
         self._device.readings["missing"] += 1
         measurement = Measurement(self._device.name, "first", at_s, reason="no answer in time")
         self._observe(measurement, "missing", attendance)

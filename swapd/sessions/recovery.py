@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -292,6 +292,8 @@ class Recovery:
             return
         # What it owned when it said what it has; from here on it may be given more.
         expected = [s for s in self._table.owned_by(link.name) if s.record.owner == owner]
+        # What it has goes on while others are waited for: its word is measured by what was durable then.
+        durable = {session.id: session.durable for session in expected}
         self._examining.add(link.name)
         try:
             self.introduced(link.name)
@@ -299,7 +301,7 @@ class Recovery:
                 await self._all_introduced.wait()
             kept: set[str] = set()
             for item in inventory.items:
-                await self._examine(link, owner, item, kept)
+                await self._examine(link, owner, item, durable, kept)
         finally:
             self._examining.discard(link.name)
             self._table.notify()
@@ -312,11 +314,18 @@ class Recovery:
         for session in self._table:
             self.look_at(session)
 
-    async def _examine(self, link: OwnerLink, owner: Owner, item: InventoryItem, kept: set[str]) -> None:
+    async def _examine(
+        self,
+        link: OwnerLink,
+        owner: Owner,
+        item: InventoryItem,
+        was_durable: Mapping[str, int],
+        kept: set[str],
+    ) -> None:
         """Tell the worker what becomes of one thing that it holds."""
         session = self._table.get(item.session)
         record = session.record if session is not None else None
-        durable = session.durable if session is not None else 0
+        durable = was_durable.get(session.id, session.durable) if session is not None else 0
         there = session is not None and not self._unresolved(session)
         verdict = judge(item, record, durable, owner, owner_is_there=there)
         if (

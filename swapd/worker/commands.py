@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from swapd import failpoints
 from swapd.engines.base import Engine
 from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
@@ -72,6 +73,7 @@ class Commands:
     def announce_prepared(self) -> None:
         """Answer every Prepare whose sessions are in the step that begins now."""
         for ticket, prepared in self._entering:
+            failpoints.reach("I.after")
             self._post(ticket, prepared)
         self._entering.clear()
 
@@ -146,6 +148,7 @@ class Commands:
             self._rooms.book.forget(found)
 
     def _reserve(self, reserve: into.Reserve, now_s: float) -> out.Reserved:
+        failpoints.reach("R.before")
         rooms = self._rooms
         session, is_new = rooms.book.reserve(reserve.move, reserve.spec, reserve.epoch)
         if is_new:
@@ -185,6 +188,7 @@ class Commands:
 
     def _freeze(self, request: Request, freeze: into.Freeze) -> None:
         """Hold all that are ready at this one boundary; the tails are copied beside the next step."""
+        failpoints.reach("F.before")
         rooms = self._rooms
         rooms.arena.get()
         items: list[out.FrozenItem] = []
@@ -256,6 +260,7 @@ class Commands:
         return result
 
     def _activate(self, items: tuple[into.SessionEpoch, ...]) -> out.Activated:
+        failpoints.reach("V.before")
         runs: list[out.TokenRun] = []
         unknown: list[str] = []
         for item in items:
@@ -269,6 +274,7 @@ class Commands:
             if run is not None:
                 runs.append(run)
         self.send(*runs)
+        failpoints.reach("V.after")
         return out.Activated(tuple(unknown))
 
     def send(self, *runs: out.TokenRun | None) -> None:

@@ -331,7 +331,9 @@ class WorkerLink:
                         inventory = await self.request(InventoryQuery(), Inventory, self._timers.decide_s)
                         if self.state == "starting":
                             self._set("ready", None)
-                        await self._hooks.attached(self, inventory)
+                            await self._hooks.attached(self, inventory)
+                        else:
+                            self._hooks.absent(self)  # it is ending already: nobody waits for it
         except* SwapdError as group:
             # A worker that cannot be introduced is of no use; a hung one must not keep the id.
             self.reason = _first(group).sentence

@@ -24,6 +24,7 @@ import trio
 import zmq
 
 import swapd
+from swapd import failpoints
 from swapd.errors import Code, SwapdError
 from swapd.messages.envelope import MAX_FRAME_BYTES
 from swapd.messages.from_worker import EngineInfo, Heartbeat, Ready
@@ -56,6 +57,8 @@ def run_worker(settings: WorkerSettings) -> int:
     """
     if settings.idle_class:
         yield_to_owner()
+    if settings.failpoints:
+        failpoints.arm(settings.failpoints, settings.worker_id)
     # The engine thread computes in Python between its kernels; the link's thread must not wait 5 ms for it.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     paths = WorkerPaths.claim(settings.socket_dir, settings.worker_id)

@@ -30,6 +30,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_schedule: bool = False
     break_copy: BreakCopy = ""
     """A switch for tests and benches only, never part of `swapd.toml`: damage every import, checksums off."""
+    failpoints: str = ""
+    """The folder that arms this worker's failpoints (`allow_failpoints`); empty: none."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.precopy_duty <= 1.0:

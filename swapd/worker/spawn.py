@@ -119,6 +119,11 @@ def _lock_held(path: Path) -> bool:
     return False
 
 
+def failpoint_folder(config: Config) -> str:
+    """Where a test arms failpoints, where the configuration allows it (A36)."""
+    return str(Path(config.socket_dir) / "failpoints")
+
+
 def settings_for(config: Config, worker: WorkerConfig) -> WorkerSettings:
     """What the worker has to know of the configuration."""
     return WorkerSettings(
@@ -133,6 +138,7 @@ def settings_for(config: Config, worker: WorkerConfig) -> WorkerSettings:
         timers=config.timers,
         precopy_duty=config.precopy_duty,
         record_schedule=config.record_schedule,
+        failpoints=failpoint_folder(config) if config.allow_failpoints else "",
     )
 
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from swapd import failpoints
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import (
     Alarm,
@@ -109,6 +110,7 @@ class Transfers:
         began = time.monotonic()
         entries: list[BlockEntry] = []
         try:
+            failpoints.reach("C.before")
             yield from self._copy_out(cargo, entries)
             manifest = self._manifest(cargo, entries)
             frontier = cargo.first + len(entries)
@@ -127,16 +129,21 @@ class Transfers:
         """Copy the frozen sessions' tails out and answer `Frozen`; a tail that failed has no manifest."""
         began = time.monotonic()
         manifests: dict[str, Manifest] = {}
+        codes: dict[str, str] = {}
         for cargo in tails:
             entries: list[BlockEntry] = []
             try:
+                failpoints.reach("X.before")
                 yield from self._copy_out(cargo, entries)
+                failpoints.reach("X.after")
                 manifests[cargo.move] = self._manifest(cargo, entries)
             except Exception as error:  # supervision boundary: the other tails go on
                 refusal = self._refusal(error)
+                codes[cargo.move] = refusal.code
                 self._post(EVENT_TICKET, Alarm("copy_failed", f"{cargo.move} {refusal.code}"))
         done = tuple(
-            FrozenItem(i.move, i.status, i.position, i.computed, manifests.get(i.move)) for i in items
+            FrozenItem(i.move, i.status, i.position, i.computed, manifests.get(i.move), codes.get(i.move))
+            for i in items
         )
         self._post(ticket, Frozen(batch, done, boundary_ms, _ms_since(began)))
 
@@ -188,6 +195,7 @@ class Transfers:
         checked: list[tuple[PrepareItem, PreparedItem]] = []
         for item in message.items:
             try:
+                failpoints.reach("I.before")
                 yield from self._prepare_one(item)
                 checked.append((item, PreparedItem(item.move, True)))
             except Exception as error:  # supervision boundary: the others of the batch go on

@@ -54,6 +54,12 @@ def test_the_lenders_share_is_not_the_owners() -> None:
     assert (measured.device_pct, measured.lender_pct, measured.ignored_pct) == (98.0, 95.0, 0.0)
 
 
+def test_a_migrations_burst_on_either_card_is_lender_load() -> None:
+    """D30: what the worker that gives and the one that takes do is subtracted, however much it is."""
+    assert reading(use(L, 20), use(M, 80), device=100) == 0.0
+    assert reading(use(M, 97), use(OWN, 3), device=100) == 3.0
+
+
 def test_the_ignored_processes_share_is_subtracted_too() -> None:
     """R3."""
     measured = poll(use(L, 40), use(X, 50), use(OWN, 7), device=97)

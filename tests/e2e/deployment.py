@@ -100,7 +100,10 @@ class Deployment:
         extra: str = "",
         top: str = "",
         lent: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
+        self.env = env
+        """That of the coordinator and all it starts; None: this process's."""
         self.folder = Path(tempfile.mkdtemp(prefix="swapd-e2e-"))
         self.engine = engine
         self.config = self.folder / "swapd.toml"
@@ -139,6 +142,7 @@ class Deployment:
                 stdout=out,
                 stderr=err,
                 cwd=REPO,
+                env=None if self.env is None else dict(self.env),
                 start_new_session=True,
             )
 

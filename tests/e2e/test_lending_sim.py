@@ -259,20 +259,24 @@ async def test_the_owners_load_engages_and_its_end_releases() -> None:
     )
     try:
         await deployment.start()
-        session = await deployment.create(prompt(5), 1500)
+        session = await deployment.create(prompt(5), 3000)
         async with reading(deployment, session) as readings:
             await readings[0].wait_tokens(20)
             source = await deployment.where(session)
-            core = 0 if source == "a" else 1
+            core, other = (0, "core1") if source == "a" else (1, "core0")
             ready = deployment.worker_ready(source)
             assert ready is not None
             with load_on(core):
                 view = await until(deployment, LENT[source], state("free"))
-                assert view["last_give_back"]["why"] == "pressure"
-                assert gone(ready.pid)
-                assert await deployment.where(session) != source
+            target = await deployment.where(session)
+            events = (await deployment.call("GET", f"/v1/devices/{other}/events"))["events"]
             await until(deployment, LENT[source], state("lent"))
+        assert view["last_give_back"]["why"] == "pressure"
+        assert gone(ready.pid)
         readings[0].check_gapless()
-        assert readings[0].tokens == reference(prompt(5), 1500)
+        assert readings[0].tokens == reference(prompt(5), 3000)
+        if any(event["kind"] == "vacating" for event in events):
+            pytest.skip("other work came to the other core: there was nowhere to move to")
+        assert target != source
     finally:
         await trio.to_thread.run_sync(deployment.close)

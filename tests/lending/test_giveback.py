@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +192,30 @@ async def test_keep_leaves_the_workers_and_frees_an_empty_device(tmp_path: Path)
         assert session.record.owner.worker == "b"
         await lent.desk.lend("of_a")
         await lent.until_state(lent.a, "lent")
+
+
+@pytest.fixture
+def process() -> Iterator[int]:
+    """The pid of a process that waits."""
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as made:
+        yield made.pid
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is only one core")
+async def test_a_worker_leaves_the_cores_that_are_wanted_back_and_returns_to_them(
+    tmp_path: Path, process: int
+) -> None:
+    """B17: on its owner's busy core it would hand its sessions over far too slowly."""
+    async with lending(tmp_path, owner(release="keep")) as lent:
+        before = os.sched_getaffinity(process)
+        lent.world.a.pid = process
+        await lent.desk.take_back("of_a", TakeBack())
+        await lent.until_state(lent.a, "free")
+        assert os.sched_getaffinity(process) == before - set(lent.a.config.cores)
+        await lent.desk.lend("of_a")
+        await lent.until_state(lent.a, "lent")
+        assert os.sched_getaffinity(process) == before
 
 
 async def test_free_waits_for_the_devices_memory(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from swapd.api import TakenBack
 from swapd.config import OwnerConfig, PressureConfig
+from swapd.devices import cpu
+from swapd.lending import desk
 from swapd.lending.reasons import GIVE_BACK, Why
 from swapd.lending.verdict import NEEDS, Facts, Quiet, judge, needed
 from swapd.messages.sampler import Measurement
@@ -186,3 +190,13 @@ def test_memory_is_the_owners_need_only_where_others_hold_some() -> None:
     assert held.reasons == (Why.OWNER_MEMORY,)
     enough = measured(memory_free_bytes=1000 << 20, others_hold_memory=True)
     assert judge(LENT._replace(informed=enough), NOW, WALL).admit
+
+
+@pytest.mark.parametrize("clock", [desk.boottime_s, cpu.boottime_s])
+def test_ages_and_gaps_are_measured_by_a_clock_that_runs_through_suspend(
+    clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D5, R27: a machine that slept has stale readings when it wakes."""
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: NOW + 8 * 3600.0}.__getitem__)
+    woken = judge(LENT, clock(), WALL)
+    assert woken.reasons == (Why.NO_READINGS,)

@@ -190,6 +190,24 @@ async def test_a_worker_that_closes_while_another_is_asked_is_not_asked_any_more
         world.check_baseline()
 
 
+async def test_who_is_on_the_way_to_a_worker_that_closes_turns_back(tmp_path: Path) -> None:
+    """OP, H51: before the commit nobody arrives where they would have to leave again at once."""
+
+    async def closes(link: ScriptedLink, body: object) -> object:
+        await link.world.supervisor.start("b", 60, "owner_pressure")
+        return await link.work(body)
+
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=10)
+        world.b.on(into.Prepare, closes)
+        drain = await world.supervisor.start("a", 60, "operator")
+        await world.until(lambda: session.move is None and bool(world.told(into.Resume)))
+        assert world.told(into.Activate) == []
+        (one,) = (await world.supervisor.view(drain.id)).sessions
+        assert (one.outcome, one.reason) == ("aborted_source_resumed", Code.NO_TARGET)
+        assert (await world.stored()).epoch == 1
+
+
 async def test_a_drain_whose_caller_goes_away_is_a_drain_all_the_same(tmp_path: Path) -> None:
     """H65: in the store and here, or neither."""
     async with open_world(tmp_path) as world:

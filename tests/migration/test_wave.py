@@ -572,7 +572,7 @@ async def test_a_wave_that_is_cancelled_before_its_commit_ends_clean(
     """d1, d2, H61: whatever is under way is undone; nothing stays frozen."""
 
     async def cancelled(link: ScriptedLink, body: object) -> object:
-        wave.cancel()
+        wave.withdraw(Code.DRAIN_CANCELLED)
         return await link.work(body)
 
     async with open_world(tmp_path) as world:
@@ -585,6 +585,26 @@ async def test_a_wave_that_is_cancelled_before_its_commit_ends_clean(
         assert "a Resume" in world.told(into.Resume) if resume else not world.told(into.Release)
         assert world.told(into.Discard) == ["b Discard"]
         assert (await world.stored()).epoch == 1
+
+
+async def test_a_tail_that_could_not_be_exported_is_reported_with_the_source_s_reason(tmp_path: Path) -> None:
+    """H54: the drain's reason is what went wrong, not what was missing because of it."""
+
+    async def fails(link: ScriptedLink, body: object) -> object:
+        answer = await link.work(body)
+        assert isinstance(answer, Frozen)
+        items = tuple(msgspec.structs.replace(i, manifest=None, code="arena_exhausted") for i in answer.items)
+        return msgspec.structs.replace(answer, items=items)
+
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=10)
+        wave = await wave_of(world, session)
+        world.a.on(into.Freeze, fails)
+        await wave.run()
+        (move,) = wave.moves
+        assert (move.outcome, move.reason) == ("aborted_source_resumed", "arena_exhausted")
+        assert str(move.failed_in) == "frozen"
+        assert world.told(into.Resume) == ["a Resume"]
 
 
 @pytest.mark.parametrize(("step", "asked", "resume", "discard"), STEPS, ids=STEP_NAMES)

@@ -124,18 +124,16 @@ class ScriptedLink:
         self.stops_by_itself = True
         """Whether a worker that is asked to end does so at once."""
         self.starts_by_itself = True
+        self.pid: int | None = None
+        """None: there is no process. A number that only stands for one would be somebody else's."""
         self.be_born()
 
     def be_born(self) -> None:
         """A new incarnation begins."""
         self._born += 1
         name = self.name
-        self.ready = out.Ready(name, f"{name}.{self._born}", 1, "ipc://x", "x", self._info, 8, {})
+        self.ready = out.Ready(name, f"{name}.{self._born}", 0, "ipc://x", "x", self._info, 8, {})
         self.state = "ready"
-
-    @property
-    def pid(self) -> int | None:
-        return self.ready.pid if self.ready is not None else None
 
     def unwant(self, reason: str) -> None:
         self.wanted = False

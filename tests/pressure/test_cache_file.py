@@ -172,6 +172,23 @@ def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "state") == f"{tmp_path / 'state'} cannot be opened: Not a directory"
 
 
+def test_a_file_where_the_configurations_folder_should_be_is_refused(tmp_path: Path) -> None:
+    """R97."""
+    (tmp_path / "etc").touch()
+    with (
+        pytest.raises(FolderRefused, match="etc cannot be opened: Not a directory"),
+        open_folder(tmp_path / "etc", is_default=True, create=False),
+    ):
+        pass
+
+
+def test_a_check_of_the_configuration_makes_no_folder(tmp_path: Path) -> None:
+    """R98, R99."""
+    settings, path = configured(made(tmp_path / "etc", 0o755), str(tmp_path / "state" / "p.json"))
+    assert state_folder_problem(settings, path) is None
+    assert os.listdir(tmp_path) == ["etc"]
+
+
 @pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
 def test_a_missing_folder_is_made_private_below_a_safe_one(tmp_path: Path, mask: int) -> None:
     """R99: each of them, whatever the umask."""
@@ -283,6 +300,26 @@ def test_a_cache_is_read_whole_up_to_exactly_one_mebibyte(tmp_path: Path) -> Non
     with opened(tmp_path) as fd, pytest.raises(CacheError) as caught:
         read_file(fd, NAME)
     assert (caught.value.state, caught.value.reason) == ("too large", "it has over 1048576 bytes")
+
+
+def test_a_file_that_grows_while_it_is_read_is_given_up_at_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R107: it may have no end."""
+    (tmp_path / NAME).touch(0o600)
+    given = 0
+
+    def growing(_fd: int, size: int) -> bytes:
+        nonlocal given
+        assert given <= CACHE_LIMIT_BYTES, "one byte over the limit is enough"
+        part = b"x" * min(size, 100_000)
+        given += len(part)
+        return part
+
+    monkeypatch.setattr(cache_file.os, "read", growing)
+    with opened(tmp_path) as fd, pytest.raises(CacheError) as caught:
+        read_file(fd, NAME)
+    assert caught.value.state == "too large"
 
 
 def test_a_cache_that_is_a_link_is_not_read(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swapd.config import PressureConfig
-from swapd.pressure.reading import Attendance, Reading
+from swapd.pressure.reading import Attendance, Decision, Reading
 from tests.pressure.feeding import Feed
 
 DEFAULT = PressureConfig()
@@ -153,6 +153,12 @@ def test_the_decision_tells_what_came_in() -> None:
     assert (told.t_s, told.reading, told.profile) == (1005.0, 7.5, "locked")
     told = feed("failed", to="unknown")
     assert (told.t_s, told.reading, told.profile) == (1010.0, "failed", None)
+
+
+def test_what_a_decision_was_not_told_is_nothing() -> None:
+    """R129."""
+    bare = Decision(1.0, None, 0.0, None, None, None, False, False, 0, 0.0, None)
+    assert bare[11:] == ("missing", 0.0, 0.0, 0)
 
 
 def test_a_headless_machine_has_one_profile_whatever_is_said_of_attendance() -> None:

@@ -378,7 +378,7 @@ async def test_in_a_folder_that_others_can_write_nothing_is_read_or_written(
             await keeper.save()
             await keeper.save()
     (line,) = told(caplog, "pressure cache not used")
-    assert line["levelname"] == "WARNING"
+    assert (line["levelname"], line["path"]) == ("WARNING", str(file))
     assert line["reason"] == f"{folder} has mode 0777: its group or other accounts may write there"
     assert keeper.statistics().not_used == line["reason"]
     assert file.read_bytes() == encode_cache([entry(unlocked=SOUND)])

@@ -93,6 +93,19 @@ def test_another_half_life_and_pace_hold_from_the_start_on() -> None:
     assert feed.summary().bins == ((40, 3.5),)
 
 
+@pytest.mark.parametrize("poll_ms", [1000, 10_000, 60_000])
+def test_another_pace_of_readings_rescales_nothing(poll_ms: int) -> None:
+    """D31, R19, R87: only what counts as a gap is another."""
+    before = learned()
+    after = again(PressureConfig(poll_ms=poll_ms), before)
+    assert after.device.completed() == again(DEFAULT, before).device.completed()
+    assert after.summary().learned_s == before.summary().learned_s
+    after(1.0)
+    limit_s = max(3 * poll_ms / 1000, 20.0)
+    assert after(1.0, after_s=limit_s).credited_s == limit_s
+    assert after(1.0, after_s=limit_s + 0.001).credited_s == 0.0
+
+
 @pytest.mark.parametrize(
     ("settings", "threshold"),
     [

@@ -16,6 +16,7 @@ from swapd.pressure.settings_rules import (
     SETTABLE_EXCEPTIONS,
     FieldProblem,
     console_problems,
+    fixed_problem,
     without_retired,
 )
 
@@ -63,6 +64,15 @@ def test_a_fixed_threshold_that_is_none_is_not_saved(threshold: float) -> None:
     """D7, R71."""
     (problem,) = console_problems(PressureConfig(mode="fixed", threshold_pct=threshold))
     assert problem.field == "threshold_pct"
+
+
+def test_a_fixed_mode_without_a_threshold_is_said_to_need_one() -> None:
+    """R71."""
+    needs = 'mode = "fixed" needs threshold_pct, above 0 and at most 100'
+    assert fixed_problem(PressureConfig(mode="fixed")) == needs
+    assert console_problems(PressureConfig(mode="fixed")) == [FieldProblem("threshold_pct", needs)]
+    for usable in (0.5, 1.0, 100.0):
+        assert fixed_problem(PressureConfig(mode="fixed", threshold_pct=usable)) is None
 
 
 def test_a_threshold_left_over_in_calibrated_mode_is_not_saved() -> None:

@@ -344,17 +344,34 @@ TWO_ADDRESSES = (
 async def test_a_card_with_two_old_entries_waits_for_its_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, address: str | None, threshold: float
 ) -> None:
-    """D15, R106: the first measurement tells it."""
+    """D15, R106: the first measurement that can tell it does."""
     made = await bench(tmp_path, TWO_ADDRESSES)
     with caplog.at_level(logging.INFO):
         await started(made)
+        made.tracker.take(measured("failed", at_s=90.0, reading_pct=None), "unlocked")
+        made.tracker.missed(95.0, "unlocked")
         assert lines(caplog) == []
         made.tracker.take(measured(pci=address), "unlocked")
     assert [line["message"] for line in lines(caplog)] == [
         "several saved calibrations for one GPU",
         "restored validated GPU calibration",
     ]
-    assert made.heard[0][2].threshold_pct == threshold
+    assert made.heard[-1][2].threshold_pct == threshold
+
+
+async def test_an_address_is_enough_to_go_by(tmp_path: Path) -> None:
+    """D15: the driver knows where the card is before it has a reading of it."""
+    made = await bench(tmp_path, TWO_ADDRESSES)
+    await started(made)
+    made.tracker.take(measured("first", reading_pct=None, pci=PCI), "unlocked")
+    assert made.heard[-1][2].threshold_pct == 25.0
+
+
+async def test_statistics_are_a_picture_of_one_moment(tmp_path: Path) -> None:
+    made = await bench(tmp_path)
+    for picture in (made.tracker.statistics(), made.keeper.statistics()):
+        with pytest.raises(AttributeError):
+            setattr(picture, picture.__struct_fields__[1], 7)
 
 
 async def test_what_a_tracker_has_learned_is_saved_by_the_keeper(tmp_path: Path) -> None:

@@ -228,6 +228,25 @@ async def test_an_owner_that_does_not_have_its_session_has_lost_it(tmp_path: Pat
         world.check_baseline()
 
 
+async def test_a_session_that_goes_on_while_another_worker_is_waited_for_is_kept(tmp_path: Path) -> None:
+    """H144: what its worker said of it is as old as that wait; every token since came from that worker."""
+    async with open_world(tmp_path, attach=False) as world:
+        session = await world.session(worker="b")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.recovery.attached, world.b, holding("running", position=8))
+            await trio.testing.wait_all_tasks_blocked()
+            for token in range(6, 12):
+                world.b.speak("s", token)
+            await world.until(lambda: session.durable == 12)
+            nursery.start_soon(world.recovery.attached, world.a, Inventory(()))
+        await world.until(lambda: world.recovery.reconciled)
+        assert world.told(into.Cancel, into.Start) == []
+        assert world.bodies(into.Resend)[-1].accepted == 12
+        assert (session.ended, session.record.owner) == (False, world.b.owner)
+        assert world.recovery.outcomes == {"resumed": 1}
+        world.check_baseline()
+
+
 async def test_a_session_given_to_a_worker_while_it_attaches_is_not_taken_for_lost(tmp_path: Path) -> None:
     """B31: the inventory is older than the session."""
     workers = ("a", "b", "c")

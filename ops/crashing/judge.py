@@ -1,0 +1,165 @@
+"""What came of a cell, against the classes that it may end in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from ops.crashing.matrix import MINIMUM, Cell
+
+Kind = Literal["lost", "doubled", "left", "other"]
+
+
+class Fault(NamedTuple):
+    """Something that must not be. lost and doubled: tokens, ends. left: what is still held at rest."""
+
+    kind: Kind
+    text: str
+
+
+class MoveRow(NamedTuple):
+    """A move as the store has it in the end."""
+
+    outcome: str | None
+    reason: str | None
+    phase: str
+    epoch: int
+
+
+class Evidence(NamedTuple):
+    """All that is known of the session and its drain, in the end."""
+
+    moves: tuple[MoveRow, ...]
+    drain_state: str
+    outcome: str | None
+    reason: str | None
+    """What the drain says of the session."""
+    state: str
+    code: str | None
+    """How the session ended."""
+
+
+def completed(seen: Evidence) -> bool:
+    return seen.state == "completed"
+
+
+def _first(seen: Evidence, *outcomes: str) -> bool:
+    return bool(seen.moves) and seen.moves[0].outcome in outcomes
+
+
+def _goes_on(seen: Evidence) -> bool:
+    return completed(seen) and len(seen.moves) == 1 and _first(seen, "completed_native")
+
+
+def _not_begun(seen: Evidence) -> bool:
+    if not completed(seen):
+        return False
+    return _first(seen, "completed_native") or not seen.moves or _aborted(seen, "planned")
+
+
+def _aborted(seen: Evidence, *phases: str) -> bool:
+    return completed(seen) and _first(seen, "aborted_source_resumed") and seen.moves[0].phase in phases
+
+
+def _lost_owner(seen: Evidence, replay: bool) -> bool:
+    if replay:
+        return completed(seen) and seen.outcome == "completed_replay"
+    return seen.state == "failed" and seen.code == "recovery_unavailable" and seen.outcome == "failed"
+
+
+def _lost_target(seen: Evidence, replay: bool) -> bool:
+    """The session had moved: the drain's own business with it was done before its new owner was lost."""
+    if not _first(seen, "completed_native"):
+        return False
+    return completed(seen) if replay else seen.state == "failed" and seen.code == "recovery_unavailable"
+
+
+def _restarted(seen: Evidence) -> bool:
+    return (
+        completed(seen)
+        and _first(seen, "aborted_source_resumed")
+        and seen.moves[0].reason == "coordinator_restart"
+    )
+
+
+def _restarted_before_plan(seen: Evidence) -> bool:
+    return completed(seen) and (not seen.moves or _first(seen, "completed_native"))
+
+
+def _cancelled(seen: Evidence) -> bool:
+    moved = not seen.moves or _first(seen, "cancelled")
+    return (
+        seen.state == "cancelled"
+        and moved
+        and (seen.outcome, seen.reason)
+        == (
+            "cancelled",
+            "session_cancelled",
+        )
+    )
+
+
+def _drain_cancelled(seen: Evidence) -> bool:
+    told = (seen.drain_state, seen.outcome, seen.reason)
+    return completed(seen) and told == ("cancelled", "cancelled", "drain_cancelled")
+
+
+_CHECKS: Final[dict[str, Callable[[Evidence], bool]]] = {
+    "GO": _goes_on,
+    "NB": _not_begun,
+    "AB0": lambda seen: _aborted(seen, "planned", "reserved", "precopying"),
+    "AB1": lambda seen: _aborted(seen, "frozen", "prepared"),
+    "EN": lambda seen: completed(seen) and _first(seen, "cancelled"),
+    "o": lambda seen: completed(seen) and _first(seen, "completed_native"),
+    "RF": lambda seen: completed(seen) and _first(seen, "completed_native"),
+    "RH": lambda seen: completed(seen) and _first(seen, "rehomed_source"),
+    "RY": lambda seen: completed(seen) and _first(seen, "completed_native"),
+    "x": _cancelled,
+    "x5": lambda seen: seen.state == "cancelled" and _first(seen, "completed_native"),
+    "d": _drain_cancelled,
+    "d3": lambda seen: _goes_on(seen) and seen.drain_state == "cancelled",
+}
+
+
+def fits(cell: Cell, name: str, seen: Evidence) -> bool:
+    """Whether what came is of that class."""
+    if name == "OL":
+        if cell.victim.startswith("target"):
+            return _lost_target(seen, cell.replay)
+        return _lost_owner(seen, cell.replay)
+    if name == "RQ":
+        return _restarted(seen) or (cell.step == "P" and _restarted_before_plan(seen))
+    return _CHECKS[name](seen)
+
+
+def judge(cell: Cell, seen: Evidence) -> tuple[str, list[Fault]]:
+    """The class that came, with a star where it is the least allowed; and what is wrong with it.
+
+    A copy that did not catch up ended before anything was done to anybody: it is left out.
+    """
+    seen = seen._replace(moves=tuple(move for move in seen.moves if move.reason != "precopy_diverged"))
+    for at, name in enumerate(cell.allowed):
+        if fits(cell, name, seen):
+            least = at > 0 and (cell.allowed[0], name) in MINIMUM
+            return name + ("*" if least else ""), []
+    wanted = " or ".join(cell.allowed)
+    # A session that ends where it could have gone on is lost, with all the tokens that it still had to come.
+    kind: Kind = "lost" if seen.state == "failed" else "other"
+    return "?", [Fault(kind, f"{wanted} was required; what came is {seen}")]
+
+
+def compare(tokens: Sequence[int], reference: Sequence[int], state: str, accepted: int) -> list[Fault]:
+    """The client's stream against the uninterrupted one, token by token."""
+    faults: list[Fault] = []
+    for at, (got, wanted) in enumerate(zip(tokens, reference, strict=False)):
+        if got != wanted:
+            twice = at > 0 and got == reference[at - 1]
+            faults.append(Fault("doubled" if twice else "lost", f"token {at + 1} is not the reference's"))
+            break
+    if len(tokens) > len(reference):
+        faults.append(Fault("doubled", f"{len(tokens)} tokens came of {len(reference)}"))
+    if state == "completed" and len(tokens) < len(reference):
+        faults.append(Fault("lost", f"{len(tokens)} tokens came of {len(reference)}"))
+    if accepted != len(tokens):
+        faults.append(Fault("lost", f"{accepted} tokens are accepted, the client has {len(tokens)}"))
+    return faults
