@@ -163,6 +163,8 @@ class SwapdService:
         _operator(caller)
         self._check_ready()
         check_deadline(deadline_s)
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)
