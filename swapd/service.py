@@ -129,9 +129,11 @@ class SwapdService:
         return found.view()
 
     @asynccontextmanager
-    async def subscribe(self, caller: Caller, session: str, after: int | None) -> AsyncIterator[Reader]:
+    async def subscribe(
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
+    ) -> AsyncIterator[Reader]:
         found = await self._find(caller, session, content=True)
-        reader = Reader(found, after, self._stopping)
+        reader = Reader(found, after, self._stopping, notices=notices)
         self._table.reader_came(found)
         try:
             yield reader

@@ -21,6 +21,7 @@ from swapd.parking import files
 from swapd.parking.room import ParkRoom
 from swapd.sessions.keeper import Keeper
 from swapd.sessions.live import LiveSession
+from swapd.sessions.subscription import Reader
 from tests.migration.world import BLOCK_BYTES, INFO, PROMPT, World, loss, open_world, refusal
 from tests.parking.kv import KvWorld
 
@@ -528,3 +529,30 @@ async def test_files_of_sessions_that_ended_or_went_on_are_removed(tmp_path: Pat
     async with world_with_park(tmp_path, park_dir=str(folder)) as world:
         await world.until(lambda: room(world).at_rest)
         assert on_disk(folder) == []
+
+
+# Notices --------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_that_asks_is_told_and_the_others_see_tokens_alone(tmp_path: Path) -> None:
+    """B3, B6, H20: id-less notices between the tokens; whoever comes while it is parked is told at once."""
+    async with world_with_park(tmp_path) as world:
+        session = await world.session(tokens=5)
+        stopping = trio.Event()
+        asked = Reader(session, 5, stopping, notices=True)
+        plain = Reader(session, 5, stopping)
+        shut(world)
+        await park(world)
+        (told,) = await anext(asked)
+        assert (told.name, told.data, told.id, asked.cursor) == ("notice", b'{"notice":"parked"}', 5, 5)
+        (late,) = await anext(Reader(session, 5, stopping, notices=True))
+        assert late == told
+        lend(world)
+        await resumed(world, session)
+        (over,) = await anext(asked)
+        assert over.data == b'{"notice":"resumed"}'
+        names = [[event.name for event in await anext(reader)] for reader in (asked, plain)]
+        assert names == [["token"], ["token"]]
+        await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
+        assert [event.name for event in await anext(asked)] == ["cancelled"]
+        assert [event.name for event in await anext(plain)] == ["cancelled"]
