@@ -124,6 +124,9 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
     rng = random.Random(seed)
     sim = options.engine == "sim"
     tokens = options.tokens or (300 if sim else 200)
+    if cell.step in "PRCF" and cell.victim in ("target-stop", "target-pause"):
+        # Its source decodes while the target hangs: it must still be there when the target is given up.
+        times *= 6 if cell.victim == "target-stop" else 3
     return Plan(
         prompt=tuple(rng.randint(1, 1000) for _ in range(rng.choice([15, 16, 17, 90]) if sim else 90)),
         max_new_tokens=tokens * times,
