@@ -18,7 +18,6 @@ from ops.crashing.stage import COORDINATOR, Stage
 from ops.soaking.clients import Plan
 from swapd.client import Unreachable
 
-CELL_S: Final = 60.0
 FIRST_TOKENS: Final = 20
 RECOVERING_S: Final = 5.0
 """Invariant 6: nobody is undecided for longer while a coordinator runs."""
@@ -79,7 +78,7 @@ class Trial:
         began = time.monotonic()
         result = CellResult(self._cell.name, self._cell.step, self._cell.victim, "?", 0.0)
         try:
-            with trio.fail_after(CELL_S):
+            with trio.fail_after(self._stage.pace.cell_s):
                 await self._run(result)
         except* (AssertionError, trio.TooSlowError, OSError, Unreachable) as group:
             self._faults += [Fault("other", f"{type(e).__name__}: {e}"[:2000]) for e in _leaves(group)]

@@ -11,12 +11,6 @@ import trio
 from ops.crashing.reader import Reader
 from ops.crashing.stage import Stage
 
-PAUSE_S: Final = 1.5
-"""Longer than a freeze's patience, shorter than `decide_s`."""
-LATE_S: Final = 4.2
-"""Longer than `decide_s`, shorter than `dead_s`."""
-STOPPED_S: Final = 6.5
-"""Longer than `dead_s`: the coordinator has given it up, and killed it, by then."""
 AWAY_S: Final = 0.3
 
 
@@ -49,10 +43,10 @@ class Harm:
             "coordinator": self._kill_coordinator,
             "store": lambda: self._fail_store("before-move" if self._step == "K" else "before"),
             "store-after": lambda: self._fail_store("after-move"),
-            "source-stop": lambda: self._stop(self._source, STOPPED_S),
-            "source-pause": lambda: self._stop(self._source, PAUSE_S),
-            "target-stop": lambda: self._stop(self._target, STOPPED_S),
-            "target-pause": lambda: self._stop(self._target, PAUSE_S),
+            "source-stop": lambda: self._stop(self._source, self._stage.pace.stopped_s),
+            "source-pause": lambda: self._stop(self._source, self._stage.pace.pause_s),
+            "target-stop": lambda: self._stop(self._target, self._stage.pace.stopped_s),
+            "target-pause": lambda: self._stop(self._target, self._stage.pace.pause_s),
             "target-late": self._late,
             "client": self._client_gone,
             "cancel": self._cancel,
@@ -103,7 +97,7 @@ class Harm:
     async def _late(self) -> None:
         """What a worker says that was stopped, and given up, reaches nobody, and is counted (B33)."""
         before = await self._stage.fenced()
-        await self._stop(self._target, LATE_S)
+        await self._stop(self._target, self._stage.pace.late_s)
         with trio.move_on_after(5):
             while await self._stage.fenced() == before:  # noqa: ASYNC110  # another process's count
                 await trio.sleep(0.05)
