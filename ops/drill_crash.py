@@ -79,6 +79,7 @@ def _cells(text: str) -> list[Cell]:
 
 async def _main(options: argparse.Namespace) -> int:
     cells = options.cells or (list(SAMPLE) if options.sample else list(all_cells()))
+    cells = [cell._replace(after=options.after) for cell in cells]
     if options.list:
         print("\n".join(f"{cell.name}: {' or '.join(cell.allowed)}" for cell in cells))
         return 0
@@ -112,7 +113,7 @@ async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int)
     for tries in range(1, TRIES + 1):
         plan = _plan(options, cell, seed, tries)
         reference = await _reference(stage, plan)
-        trial = Trial(stage, cell, plan, reference, "after" if options.after else "before")
+        trial = Trial(stage, cell, plan, reference)
         result = await trial.run()
         if trial.reached or tries == TRIES:
             return result

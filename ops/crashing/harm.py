@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import trio
 
+from ops.crashing.matrix import Cell
 from ops.crashing.reader import Reader
 from ops.crashing.stage import Stage
 
@@ -20,14 +21,14 @@ class Harm:
     def __init__(
         self,
         stage: Stage,
-        step: str,
+        cell: Cell,
         source: str,
         target: str,
         reader: Reader,
         drain: str,
         let_go: Callable[[], None],
     ) -> None:
-        self._step = step
+        self._cell = cell
         self._stage = stage
         self._source = source
         self._target = target
@@ -41,7 +42,7 @@ class Harm:
             "source": lambda: self._kill(self._source),
             "target": lambda: self._kill(self._target),
             "coordinator": self._kill_coordinator,
-            "store": lambda: self._fail_store("before-move" if self._step == "K" else "before"),
+            "store": lambda: self._fail_store(self._store_fault()),
             "store-after": lambda: self._fail_store("after-move"),
             "source-stop": lambda: self._stop(self._source, self._stage.pace.stopped_s),
             "source-pause": lambda: self._stop(self._source, self._stage.pace.pause_s),
@@ -57,6 +58,7 @@ class Harm:
 
     async def _kill(self, role: str) -> None:
         pid = self._stage.pid(role)
+        self._stage.losses += 1
         self._stage.signal(pid, signal.SIGKILL)
         await self._seen_gone(role, pid)
         self._let_go()
@@ -75,6 +77,10 @@ class Harm:
         self._let_go()
         await self._stage.restart(kill=True)
 
+    def _store_fault(self) -> str:
+        """At the commit it is the commit itself that fails, not what a neighbour writes before it."""
+        return "before-move" if self._cell.point == "K.before" else "before"
+
     async def _fail_store(self, how: str) -> None:
         self._stage.fail_store(how)
         self._let_go()
@@ -89,6 +95,7 @@ class Harm:
 
     async def _stop(self, role: str, for_s: float) -> None:
         pid = self._stage.pid(role)
+        self._stage.losses += for_s >= self._stage.pace.stopped_s
         self._stage.signal(pid, signal.SIGSTOP)
         self._let_go()
         await trio.sleep(for_s)

@@ -22,6 +22,8 @@ from tests.e2e.deployment import TOKEN, Deployment
 
 PATIENCE_S: Final = 1.5
 """For a worker that was killed; after that a new coordinator begins with a short back-off."""
+LOSSES_BORNE: Final = 2
+"""After more the back-off is longer than `decide_s`, which is how long a session waits for a place (A16)."""
 FDS_KEPT: Final = 3
 """Descriptors that may come and go: a client's connection, a reader of the store."""
 COORDINATOR: Final = "coordinator"
@@ -45,6 +47,8 @@ class Stage:
             text = re.sub(r"arena_bytes = \d+", f"arena_bytes = {1 << 20}", text)
         self.deployment.config.write_text(text)
         self.restarts = 0
+        self.losses = 0
+        """Workers that this coordinator has lost: it waits longer before each new start of one."""
         self._folder = self.deployment.folder / "s" / "failpoints"
         self._descriptors: dict[int, int] = {}
 
@@ -110,6 +114,7 @@ class Stage:
         process = self.deployment.process
         assert process is not None
         self.restarts += 1
+        self.losses = 0
         if process.poll() is None:
             if kill:
                 self.deployment.kill_coordinator()
@@ -175,9 +180,10 @@ class Stage:
         for view in (await self.view("GET", "/v1/workers"))["workers"]:
             if view["drain"]:
                 await self.view("DELETE", f"/v1/drains/{view['drain']}")
-        with contextlib.suppress(AssertionError):
-            await self.deployment.wait_ready(PATIENCE_S)
-            return
+        if self.losses < LOSSES_BORNE:
+            with contextlib.suppress(AssertionError):
+                await self.deployment.wait_ready(PATIENCE_S)
+                return
         await self.restart(kill=False)
         await self.deployment.wait_ready(self.pace.rest_s)
 
