@@ -408,10 +408,13 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class Event(NamedTuple):
-    """One durable event: `id` is the cursor after it, `data` its JSON, encoded once for all readers."""
+    """One durable event: `id` is the cursor after it, `data` its JSON, encoded once for all readers.
+
+    A `notice` is not durable: no cursor counts it, `id` is the cursor at which it came (B6).
+    """
 
     id: int
-    name: Literal["created", "token", "completed", "failed", "cancelled"]
+    name: Literal["created", "token", "completed", "failed", "cancelled", "notice"]
     data: bytes
 
 
@@ -442,11 +445,12 @@ class Service(Protocol):
         """End it as `cancelled`; a finished one is left as it is (H3)."""
 
     def subscribe(
-        self, caller: Caller, session: str, after: int | None
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
     ) -> AbstractAsyncContextManager[Subscription]:
         """Events strictly after `after` (None: from `created`). Raises `session_unknown`, `cursor_ahead`.
 
-        While it is open the session counts as having a reader (H32).
+        While it is open the session counts as having a reader (H32). `notices` also tells when it is parked
+        and resumed (B3, B6).
         """
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:

@@ -316,7 +316,8 @@ def _park(config: Config, arena: Arena | None) -> tuple[ParkRoom | None, Arena |
     try:
         memory = Arena.create(HEADER_BYTES + config.park_bytes)
     except SwapdError as error:
-        log.error("no memory for parked sessions: none is parked", extra={"reason": error.sentence})
+        reason = error.detail.replace("arena_bytes", "park_bytes")
+        log.error("no memory for parked sessions: none is parked", extra={"reason": reason})
         return None, None
     leases = LeaseBook(memory.data_bytes, base_offset=HEADER_BYTES, regions=REGIONS)
     folder = Path(config.park_dir) if config.park_dir is not None else None

@@ -140,9 +140,11 @@ class SwapdService:
         return found.view()
 
     @asynccontextmanager
-    async def subscribe(self, caller: Caller, session: str, after: int | None) -> AsyncIterator[Reader]:
+    async def subscribe(
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
+    ) -> AsyncIterator[Reader]:
         found = await self._find(caller, session, content=True)
-        reader = Reader(found, after, self._stopping)
+        reader = Reader(found, after, self._stopping, notices=notices)
         self._table.reader_came(found)
         try:
             yield reader
@@ -174,6 +176,8 @@ class SwapdService:
         _operator(caller)
         self._check_ready()
         check_deadline(deadline_s)
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)

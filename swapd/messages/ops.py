@@ -14,6 +14,7 @@ import msgspec
 from swapd.api import (
     DeviceEvent,
     DeviceView,
+    DrainMode,
     DrainView,
     NewSession,
     Readiness,
@@ -90,6 +91,7 @@ class StartDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
 
     worker: str
     deadline_s: float | None = None
+    mode: DrainMode = "native"
 
 
 class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drain"):

@@ -17,6 +17,7 @@ import zmq
 from swapd.api import (
     DeviceEvent,
     DeviceView,
+    DrainMode,
     DrainView,
     NewSession,
     ReconciliationView,
@@ -71,8 +72,10 @@ class OpsClient:
     async def cancel_session(self, session: str) -> SessionView:
         return (await self._call(ops.CancelSession(session), ops.SessionAnswer)).session
 
-    async def start_drain(self, worker: str, deadline_s: float | None = None) -> DrainView:
-        return (await self._call(ops.StartDrain(worker, deadline_s), ops.DrainAnswer)).drain
+    async def start_drain(
+        self, worker: str, deadline_s: float | None = None, mode: DrainMode = "native"
+    ) -> DrainView:
+        return (await self._call(ops.StartDrain(worker, deadline_s, mode), ops.DrainAnswer)).drain
 
     async def drain(self, drain: str) -> DrainView:
         return (await self._call(ops.Drain(drain), ops.DrainAnswer)).drain

@@ -148,8 +148,8 @@ class OpsServer:
                 return ops.SessionAnswer(await service.cancel_session(caller, session))
             case ops.Events():
                 return await self._events(client, command)
-            case ops.StartDrain(worker, deadline_s):
-                return ops.DrainAnswer(await service.start_drain(caller, worker, deadline_s))
+            case ops.StartDrain(worker, deadline_s, mode):
+                return ops.DrainAnswer(await service.start_drain(caller, worker, deadline_s, mode=mode))
             case ops.Drain(drain):
                 return ops.DrainAnswer(await service.drain(caller, drain))
             case ops.Drains():

@@ -182,15 +182,19 @@ async def test_a_driver_that_hangs_closes_its_device_and_nothing_else(
         await running.wait_ready()
         await running.client.request("DELETE", f"/v1/sessions/{session}")
     readings[0].check_gapless()
-    assert readings[0].tokens == reference(prompt(1), 3000)[: len(readings[0].tokens)]
+    assert readings[0].tokens == reference(prompt(1), LONG)[: len(readings[0].tokens)]
     assert coordinator.poll() is None
     assert not gone(worker.pid)
+
+
+LONG = 12_000
+"""Tokens: four minutes, which no test here lasts."""
 
 
 async def session_on(running: Deployment, worker: str) -> str:
     """A long session on the worker that is wanted."""
     for _ in range(8):
-        session = await running.create(prompt(1), 3000)
+        session = await running.create(prompt(1), LONG)
         if await running.where(session) == worker:
             return session
         await running.client.request("DELETE", f"/v1/sessions/{session}")
@@ -257,6 +261,6 @@ async def test_the_owners_load_on_the_card_takes_the_device(driver: FakeNvml) ->
             await until(deployment, "gpu", state("lent"))
             await deployment.client.request("DELETE", f"/v1/sessions/{session}")
         readings[0].check_gapless()
-        assert readings[0].tokens == reference(prompt(1), 3000)[: len(readings[0].tokens)]
+        assert readings[0].tokens == reference(prompt(1), LONG)[: len(readings[0].tokens)]
     finally:
         await trio.to_thread.run_sync(deployment.close)

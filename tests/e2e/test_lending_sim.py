@@ -248,6 +248,7 @@ def load_on(core: int) -> Iterator[None]:
         process.wait()
 
 
+@pytest.mark.alone
 async def test_the_owners_load_engages_and_its_end_releases() -> None:
     """R5, R41, R60, D33: the whole way, from a busy core to the worker's return; no token lost."""
     if idle_share(0) < 0.6 or idle_share(1) < 0.6:

@@ -271,10 +271,10 @@ async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) 
         before = await _footprint(running)
         await drain_there_and_back(100)
         after = await _footprint(running)
-        # Threads that Trio keeps for reuse may have gone meanwhile; nothing may have come.
+        # Trio keeps threads for reuse, more of them on a busy machine: what leaked would be a hundred.
         for name, (files, threads) in after.items():
             assert files <= before[name][0], (name, before, after)
-            assert threads <= before[name][1], (name, before, after)
+            assert threads <= before[name][1] + 4, (name, before, after)
         await running.call("DELETE", f"/v1/sessions/{session}")
     got = readings[0].tokens
     assert got == reference(prompt(5), 4000)[: len(got)]
