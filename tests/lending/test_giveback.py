@@ -102,7 +102,7 @@ async def test_a_drains_end_does_not_open_a_device_nor_the_device_a_drain(tmp_pa
         await lent.until_state(lent.a, "free")
         again = await world.supervisor.start("a", 60.0, "operator")
         await lent.desk.lend("of_a")
-        await lent.until(lambda: "device" not in world.admission.closed.get("a", "device"))
+        await lent.until(lambda: "device" not in world.admission.closed.get("a", ""))
         await lent.until(lambda: world.supervisor.draining("a") is None)
         assert again.worker == "a"
         await lent.until(lambda: world.admission.admitting("a"))
