@@ -79,6 +79,7 @@ def _cells(text: str) -> list[Cell]:
 
 async def _main(options: argparse.Namespace) -> int:
     cells = options.cells or (list(SAMPLE) if options.sample else list(all_cells()))
+    cells = [cell._replace(after=options.after) for cell in cells]
     if options.list:
         print("\n".join(f"{cell.name}: {' or '.join(cell.allowed)}" for cell in cells))
         return 0
@@ -112,7 +113,7 @@ async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int)
     for tries in range(1, TRIES + 1):
         plan = _plan(options, cell, seed, tries)
         reference = await _reference(stage, plan)
-        trial = Trial(stage, cell, plan, reference, "after" if options.after else "before")
+        trial = Trial(stage, cell, plan, reference)
         result = await trial.run()
         if trial.reached or tries == TRIES:
             return result
@@ -124,6 +125,9 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
     rng = random.Random(seed)
     sim = options.engine == "sim"
     tokens = options.tokens or (300 if sim else 200)
+    if cell.step in "PRCF" and cell.victim in ("target-stop", "target-pause"):
+        # Its source decodes while the target hangs: it must still be there when the target is given up.
+        times *= 6 if cell.victim == "target-stop" else 3
     return Plan(
         prompt=tuple(rng.randint(1, 1000) for _ in range(rng.choice([15, 16, 17, 90]) if sim else 90)),
         max_new_tokens=tokens * times,

@@ -18,7 +18,6 @@ from ops.crashing.stage import COORDINATOR, Stage
 from ops.soaking.clients import Plan
 from swapd.client import Unreachable
 
-CELL_S: Final = 60.0
 FIRST_TOKENS: Final = 20
 RECOVERING_S: Final = 5.0
 """Invariant 6: nobody is undecided for longer while a coordinator runs."""
@@ -63,12 +62,11 @@ class CellResult(msgspec.Struct):
 class Trial:
     """One cell on one stage."""
 
-    def __init__(self, stage: Stage, cell: Cell, plan: Plan, reference: Sequence[int], point: str) -> None:
+    def __init__(self, stage: Stage, cell: Cell, plan: Plan, reference: Sequence[int]) -> None:
         self._stage = stage
         self._cell = cell
         self._plan = plan
         self._reference = reference
-        self._point = point
         self.reached = True
         """False: the session was over before the step began, so that nothing is known of the cell."""
         self._recovering_s = 0.0
@@ -79,7 +77,7 @@ class Trial:
         began = time.monotonic()
         result = CellResult(self._cell.name, self._cell.step, self._cell.victim, "?", 0.0)
         try:
-            with trio.fail_after(CELL_S):
+            with trio.fail_after(self._stage.pace.cell_s):
                 await self._run(result)
         except* (AssertionError, trio.TooSlowError, OSError, Unreachable) as group:
             self._faults += [Fault("other", f"{type(e).__name__}: {e}"[:2000]) for e in _leaves(group)]
@@ -123,11 +121,8 @@ class Trial:
         refuse = cell.victim == "arena" and hog is None
         if hog is not None and await stage.deployment.where(hog.session) != source:
             raise AssertionError("the two sessions are not on one worker")
-        before = self._point == "before"
-        site = {COORDINATOR: COORDINATOR, "source": source, "target": target}[
-            cell.site if before else COORDINATOR
-        ]
-        point = f"{cell.step}.{self._point}"
+        site = {COORDINATOR: COORDINATOR, "source": source, "target": target}[cell.site]
+        point = cell.point
         if cell.victim == "arena":
             site, point = (source, f"{cell.step}.before") if refuse else (COORDINATOR, f"{cell.step}.before")
         stage.arm(site, point, "refuse arena_exhausted" if refuse else "hold")
@@ -142,7 +137,7 @@ class Trial:
                 await self._check_exhausted(drain, reader.session)
                 stage.let_go(site, point)
             return drain
-        harm = Harm(stage, cell.step, source, target, reader, drain, lambda: stage.let_go(site, point))
+        harm = Harm(stage, cell, source, target, reader, drain, lambda: stage.let_go(site, point))
         await harm.strike(cell.victim)
         self._faults += [Fault("other", text) for text in harm.faults]
         return drain

@@ -8,15 +8,10 @@ from typing import Any, Final
 
 import trio
 
+from ops.crashing.matrix import Cell
 from ops.crashing.reader import Reader
 from ops.crashing.stage import Stage
 
-PAUSE_S: Final = 1.5
-"""Longer than a freeze's patience, shorter than `decide_s`."""
-LATE_S: Final = 4.2
-"""Longer than `decide_s`, shorter than `dead_s`."""
-STOPPED_S: Final = 6.5
-"""Longer than `dead_s`: the coordinator has given it up, and killed it, by then."""
 AWAY_S: Final = 0.3
 
 
@@ -26,14 +21,14 @@ class Harm:
     def __init__(
         self,
         stage: Stage,
-        step: str,
+        cell: Cell,
         source: str,
         target: str,
         reader: Reader,
         drain: str,
         let_go: Callable[[], None],
     ) -> None:
-        self._step = step
+        self._cell = cell
         self._stage = stage
         self._source = source
         self._target = target
@@ -47,12 +42,12 @@ class Harm:
             "source": lambda: self._kill(self._source),
             "target": lambda: self._kill(self._target),
             "coordinator": self._kill_coordinator,
-            "store": lambda: self._fail_store("before-move" if self._step == "K" else "before"),
+            "store": lambda: self._fail_store(self._store_fault()),
             "store-after": lambda: self._fail_store("after-move"),
-            "source-stop": lambda: self._stop(self._source, STOPPED_S),
-            "source-pause": lambda: self._stop(self._source, PAUSE_S),
-            "target-stop": lambda: self._stop(self._target, STOPPED_S),
-            "target-pause": lambda: self._stop(self._target, PAUSE_S),
+            "source-stop": lambda: self._stop(self._source, self._stage.pace.stopped_s),
+            "source-pause": lambda: self._stop(self._source, self._stage.pace.pause_s),
+            "target-stop": lambda: self._stop(self._target, self._stage.pace.stopped_s),
+            "target-pause": lambda: self._stop(self._target, self._stage.pace.pause_s),
             "target-late": self._late,
             "client": self._client_gone,
             "cancel": self._cancel,
@@ -63,6 +58,7 @@ class Harm:
 
     async def _kill(self, role: str) -> None:
         pid = self._stage.pid(role)
+        self._stage.losses += 1
         self._stage.signal(pid, signal.SIGKILL)
         await self._seen_gone(role, pid)
         self._let_go()
@@ -81,6 +77,10 @@ class Harm:
         self._let_go()
         await self._stage.restart(kill=True)
 
+    def _store_fault(self) -> str:
+        """At the commit it is the commit itself that fails, not what a neighbour writes before it."""
+        return "before-move" if self._cell.point == "K.before" else "before"
+
     async def _fail_store(self, how: str) -> None:
         self._stage.fail_store(how)
         self._let_go()
@@ -95,6 +95,7 @@ class Harm:
 
     async def _stop(self, role: str, for_s: float) -> None:
         pid = self._stage.pid(role)
+        self._stage.losses += for_s >= self._stage.pace.stopped_s
         self._stage.signal(pid, signal.SIGSTOP)
         self._let_go()
         await trio.sleep(for_s)
@@ -103,7 +104,7 @@ class Harm:
     async def _late(self) -> None:
         """What a worker says that was stopped, and given up, reaches nobody, and is counted (B33)."""
         before = await self._stage.fenced()
-        await self._stop(self._target, LATE_S)
+        await self._stop(self._target, self._stage.pace.late_s)
         with trio.move_on_after(5):
             while await self._stage.fenced() == before:  # noqa: ASYNC110  # another process's count
                 await trio.sleep(0.05)

@@ -109,11 +109,15 @@ MINIMUM: Final = frozenset({("RF", "OL")})
 
 
 class Cell(NamedTuple):
-    """One crossing of the matrix; `replay`: whether the session may be rebuilt from its transcript."""
+    """One crossing of the matrix; `replay`: whether the session may be rebuilt from its transcript.
+
+    `after`: held where the step has been done; then what the next step's cell allows is allowed, too.
+    """
 
     step: str
     victim: str
     replay: bool = True
+    after: bool = False
 
     @property
     def name(self) -> str:
@@ -121,12 +125,25 @@ class Cell(NamedTuple):
 
     @property
     def site(self) -> str:
-        """Who is held at the step's `.before`. x4: an Activate that is on its way cannot be called back."""
-        return "coordinator" if self.victim == "cancel" else SITES[self.step]
+        """Who is held. x4: an Activate that is on its way cannot be called back."""
+        if (self.step, self.victim) == ("V", "cancel"):
+            return "coordinator"
+        # That a step has been done, the coordinator knows, but for the export, which is half of the freeze.
+        return "coordinator" if self.after and self.step != "X" else SITES[self.step]
+
+    @property
+    def point(self) -> str:
+        return f"{self.step}.{'after' if self.after else 'before'}"
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        return MATRIX[self.victim][self.step]
+        row, steps = MATRIX[self.victim], list(STEPS)
+        # The coordinator hears of the freeze and of the export in one message.
+        further = {"F": 2, "Z": 0}.get(self.step, 1) if self.after else 0
+        at = steps.index(self.step)
+        return tuple(
+            dict.fromkeys(name for step in steps[at : at + further + 1] for name in row.get(step, ()))
+        )
 
 
 def all_cells() -> Iterator[Cell]:

@@ -16,46 +16,28 @@ from typing import Any, Final
 import trio
 
 from ops.crashing.judge import Fault, MoveRow
+from ops.crashing.pace import PACES
 from swapd.client import Unreachable
 from tests.e2e.deployment import TOKEN, Deployment
 
-REACH_S: Final = 20.0
-REST_S: Final = 15.0
 PATIENCE_S: Final = 1.5
 """For a worker that was killed; after that a new coordinator begins with a short back-off."""
+LOSSES_BORNE: Final = 2
+"""After more the back-off is longer than `decide_s`, which is how long a session waits for a place (A16)."""
 FDS_KEPT: Final = 3
 """Descriptors that may come and go: a client's connection, a reader of the store."""
 COORDINATOR: Final = "coordinator"
-
-CONFIG: Final = """
-[sim]
-step_ms = {step_ms}
-
-[limits]
-disconnect_grace_s = 5.0
-
-[timers]
-heartbeat_s = 0.25
-suspect_s = 1.0
-dead_s = 5.0
-rpc_s = 1.0
-reserve_s = 2.0
-copy_s = 10.0
-freeze_s = {freeze_s}
-prepare_s = 2.0
-activate_s = 1.0
-decide_s = 3.0
-"""
 
 
 class Stage:
     """One deployment with failpoints, used by many cells."""
 
     def __init__(self, engine: str, model: str, step_ms: float) -> None:
+        self.pace = PACES[engine]
         self.deployment = Deployment(
             engine,
             model,
-            extra=CONFIG.format(step_ms=step_ms, freeze_s=1.0 if engine == "sim" else 5.0),
+            extra=self.pace.toml(step_ms),
             top="allow_failpoints = true\nprecopy_duty = 1.0",
         )
         text = self.deployment.config.read_text()
@@ -65,6 +47,8 @@ class Stage:
             text = re.sub(r"arena_bytes = \d+", f"arena_bytes = {1 << 20}", text)
         self.deployment.config.write_text(text)
         self.restarts = 0
+        self.losses = 0
+        """Workers that this coordinator has lost: it waits longer before each new start of one."""
         self._folder = self.deployment.folder / "s" / "failpoints"
         self._descriptors: dict[int, int] = {}
 
@@ -92,7 +76,7 @@ class Stage:
     async def reached(self, role: str, point: str, unless: trio.Event) -> bool:
         """Whether it was, in good time; `unless` says that it cannot be any more."""
         path = self._folder / f"{role}.{point}.reached"
-        with trio.move_on_after(REACH_S):
+        with trio.move_on_after(self.pace.reach_s):
             while not unless.is_set():
                 if path.exists():
                     return True
@@ -130,6 +114,7 @@ class Stage:
         process = self.deployment.process
         assert process is not None
         self.restarts += 1
+        self.losses = 0
         if process.poll() is None:
             if kill:
                 self.deployment.kill_coordinator()
@@ -137,7 +122,7 @@ class Stage:
                 code = await trio.to_thread.run_sync(self.deployment.stop_coordinator)
                 assert code == 0, f"the coordinator ended with {code}: {self.deployment.log()}"
         self.deployment.launch()
-        await self.deployment.wait_ready(30, workers=0)
+        await self.deployment.wait_ready(self.pace.cell_s, workers=0)
 
     async def wait_unready(self) -> None:
         """Until the service says that it is not ready (H160)."""
@@ -195,17 +180,18 @@ class Stage:
         for view in (await self.view("GET", "/v1/workers"))["workers"]:
             if view["drain"]:
                 await self.view("DELETE", f"/v1/drains/{view['drain']}")
-        with contextlib.suppress(AssertionError):
-            await self.deployment.wait_ready(PATIENCE_S)
-            return
+        if self.losses < LOSSES_BORNE:
+            with contextlib.suppress(AssertionError):
+                await self.deployment.wait_ready(PATIENCE_S)
+                return
         await self.restart(kill=False)
-        await self.deployment.wait_ready(REST_S)
+        await self.deployment.wait_ready(self.pace.rest_s)
 
     async def check_rest(self) -> list[Fault]:
         """Nothing is reserved, lent, frozen or held, on either side (invariant 4)."""
         faults: list[Fault] = []
         try:
-            views = await self.deployment.wait_settled(REST_S)
+            views = await self.deployment.wait_settled(self.pace.rest_s)
         except trio.TooSlowError:
             views = await self.deployment.workers()
             faults.append(Fault("left", f"the workers are not at rest: {views}"))
@@ -217,7 +203,7 @@ class Stage:
         sessions = (await self.view("GET", "/v1/sessions"))["sessions"]
         if sessions:
             faults.append(Fault("left", f"sessions go on: {sessions}"))
-        until = time.monotonic() + REST_S
+        until = time.monotonic() + self.pace.rest_s
         while (held := await self._held()) and time.monotonic() < until:  # noqa: ASYNC110  # others' state
             await trio.sleep(0.1)
         return faults + [Fault("left", text) for text in held]
@@ -264,7 +250,7 @@ class Stage:
             await self.view("DELETE", f"/v1/sessions/{one['id']}")
         await self.open_again()
         with contextlib.suppress(trio.TooSlowError):
-            await self.deployment.wait_settled(REST_S)
+            await self.deployment.wait_settled(self.pace.rest_s)
 
     def close(self, keep: bool) -> None:
         for role in ("a", "b"):

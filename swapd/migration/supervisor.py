@@ -30,6 +30,7 @@ from swapd.migration.loans import Loans
 from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal, plan
+from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
@@ -83,8 +84,16 @@ class MigrationSupervisor:
         self.tally = Tally()
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self.park = park
-        self._gate = Gate(config, ledger, admission, links, park) if park is not None else None
         self._wall = wall
+        by_config = None if config.migration_enabled else "by the configuration"
+        self.migration_off: Callable[[], str | None] = lambda: by_config
+        """Who switched moves off; None: they may begin (A13)."""
+        self._gate = (
+            Gate(config, ledger, admission, links, park, lambda: self.migration_off())
+            if park is not None
+            else None
+        )
+        self.quarantine = Quarantine(table, ledger, admission, links, wall)
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
         self._done: dict[str, trio.Event] = {}
@@ -93,6 +102,7 @@ class MigrationSupervisor:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the drains' tasks until cancelled."""
         await self._store.read(self.tally.load)
+        await self.quarantine.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -277,7 +287,7 @@ class MigrationSupervisor:
             candidate(source, self._ledger, self._admission),
             [candidate(link, self._ledger, self._admission) for link in self._links.values()],
             [traveller(session) for session in here],
-            migration_enabled=self._config.migration_enabled,
+            migration_enabled=self.migration_off() is None,
             certified=self._config.self_certify,
         )
         for refusal in refusals:
@@ -306,6 +316,10 @@ class MigrationSupervisor:
         if refusal.code is Code.TARGET_FULL:
             others = [name for name in self._links if name != source]
             return holders(self._table, self._ledger, others)
+        if refusal.code is Code.MIGRATION_DISABLED:
+            return self.migration_off()
+        if refusal.code is Code.NO_TARGET:
+            return "; ".join(self._admission.closed[name] for name in self.quarantine.workers()) or None
         if refusal.code is Code.NOT_ELIGIBLE:
             session = self._table.get(refusal.session)
             return progress(session) if session is not None else None
@@ -415,6 +429,8 @@ class MigrationSupervisor:
         for move in wave.moves:
             session = move.session
             session.move = None
+            if move.target_fault is not None:
+                self.quarantine.put(move.target, move.target_fault)
             self.loans.settle(move)
             if self.park is not None:
                 self.park.settle(move.id)

@@ -20,8 +20,11 @@ from swapd.api import (
     DrainMode,
     DrainView,
     NewSession,
+    ReconciliationView,
     SamplePoint,
     SessionView,
+    Switch,
+    SwitchesView,
     TakeBack,
     WorkerView,
 )
@@ -102,6 +105,18 @@ class OpsClient:
 
     async def device_events(self, device: str) -> tuple[DeviceEvent, ...]:
         return (await self._call(ops.DeviceEvents(device), ops.DeviceEventsAnswer)).events
+
+    async def switches(self) -> SwitchesView:
+        return (await self._call(ops.Switches(), ops.SwitchesAnswer)).switches
+
+    async def turn_switch(self, switch: Switch, *, on: bool) -> SwitchesView:
+        return (await self._call(ops.TurnSwitch(switch, on), ops.SwitchesAnswer)).switches
+
+    async def clear_quarantine(self, worker: str) -> WorkerView:
+        return (await self._call(ops.ClearQuarantine(worker), ops.WorkerAnswer)).worker
+
+    async def reconciliation(self) -> ReconciliationView:
+        return (await self._call(ops.Reconciliation(), ops.ReconciliationAnswer)).report
 
     async def metrics(self) -> str:
         return (await self._call(ops.Metrics(), ops.MetricsAnswer)).text

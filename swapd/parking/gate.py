@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
@@ -27,8 +27,10 @@ class Gate:
         admission: Admission,
         links: Mapping[str, WorkerLink],
         park: ParkLink,
+        migration_off: Callable[[], str | None],
     ) -> None:
         self.park = park
+        self._migration_off = migration_off
         self._config = config
         self._ledger = ledger
         self._admission = admission
@@ -40,8 +42,8 @@ class Gate:
         Raises `park_full`; and `migration_disabled` or `no_edge`, because nothing is parked that could not
         come back natively.
         """
-        if not self._config.migration_enabled:
-            raise SwapdError(Code.MIGRATION_DISABLED)
+        if (off_by := self._migration_off()) is not None:
+            raise SwapdError(Code.MIGRATION_DISABLED, off_by)
         if not self._config.self_certify:
             raise SwapdError(Code.NO_EDGE)
         self.park.expect(move, _positions_soon(session, info), info)
@@ -52,7 +54,7 @@ class Gate:
         link = self._links.get(owner.worker) if owner is not None else None
         if link is None or link.ready is None or session.durable == 0:
             return False
-        if not (self._config.migration_enabled and self._config.self_certify):
+        if self._migration_off() is not None or not self._config.self_certify:
             return False
         info = link.ready.info
         size = blocks_for(_positions_soon(session, info), info.block_tokens) * info.block_bytes
@@ -67,7 +69,7 @@ class Gate:
             parked(kept.header.fingerprint),
             [candidate(link, self._ledger, self._admission) for link in self._links.values()],
             [traveller(session)],
-            migration_enabled=self._config.migration_enabled,
+            migration_enabled=self._migration_off() is None,
             certified=self._config.self_certify,
         )
         return self._links[assignments[0].target] if assignments else None

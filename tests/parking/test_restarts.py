@@ -102,7 +102,7 @@ async def find(world: World, *items: out.InventoryItem) -> None:
 
 
 async def test_what_is_on_disk_is_parked_again_after_a_restart(tmp_path: Path) -> None:
-    """B3, H142, H143: judged by the store as a worker's sessions are, and resumed natively."""
+    """B3, H142, H143, H152: judged by the store as a worker's sessions are, and resumed natively."""
     folder = tmp_path / "parked"
     folder.mkdir(mode=0o700)
     async with world_with_park(tmp_path, park_dir=str(folder)) as world:
@@ -113,6 +113,9 @@ async def test_what_is_on_disk_is_parked_again_after_a_restart(tmp_path: Path) -
         await find(world)
         assert session.view().state == "parked"
         assert world.recovery.outcomes == {"parked": 1}
+        [entry] = world.recovery.report().sessions
+        assert (entry.result, entry.reason, entry.worker) == ("parked", "owner_has_it", "park")
+        assert set(world.recovery.report().workers) == {"a"}
         lend(world)
         await resumed(world, session)
         assert session.received[:-1] == before
@@ -128,6 +131,8 @@ async def test_what_was_in_memory_alone_is_replayed_or_ends_with_its_cursor(
     async with next_run(tmp_path, "s") as (world, session):
         await find(world)
         await world.until(lambda: session.ended or session.durable > len(before))
+        [entry] = world.recovery.report().sessions
+        assert (entry.result, entry.reason) == ("replayed" if permitted else "failed", "session_lost")
         if permitted:
             assert session.view().state == "running"
             assert session.received[: len(before)] == before
