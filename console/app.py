@@ -74,10 +74,15 @@ def create_app(
     route("GET", "/metrics", operator.metrics)
     route("GET", "/v1/limits", operator.limits)
     route("GET", "/v1/workers", operator.workers)
+    route("DELETE", "/v1/workers/<worker>/quarantine", operator.clear_quarantine)
     route("POST", "/v1/workers/<worker>/drains", operator.start_drain)
     route("GET", "/v1/drains", operator.drains)
     route("GET", "/v1/drains/<drain>", operator.drain)
     route("DELETE", "/v1/drains/<drain>", operator.cancel_drain)
+
+    route("GET", "/v1/switches", operator.switches)
+    route("PUT", "/v1/switches/<switch>", operator.turn_switch)
+    route("GET", "/v1/reconciliation", operator.reconciliation)
 
     devices = DeviceRoutes(service)
     route("GET", "/v1/devices", devices.index)

@@ -53,10 +53,19 @@ def parse_cursor(last_event_id: str | None, after: Sequence[str]) -> int | None:
 
 
 def sse_frames(events: Iterable[Event]) -> bytes:
-    """Events as SSE (H20). `data` is JSON and so has no line break of its own."""
+    """Events as SSE (H20). `data` is JSON and so has no line break of its own; a notice has no id (B6)."""
     return b"".join(
-        b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.name.encode(), event.data) for event in events
+        (b"" if event.name == "notice" else b"id: %d\n" % event.id)
+        + b"event: %s\ndata: %s\n\n" % (event.name.encode(), event.data)
+        for event in events
     )
+
+
+def parse_notices(given: Sequence[str]) -> bool:
+    """Whether a reader wants notices: `?notices=1` (B6). Raises `invalid_request` for anything else."""
+    if list(given) in ([], ["0"], ["1"]):
+        return list(given) == ["1"]
+    raise SwapdError(Code.INVALID_REQUEST, "notices is 0 or 1")
 
 
 def sse_opening(after: int | None) -> bytes:
@@ -69,7 +78,9 @@ def sse_opening(after: int | None) -> bytes:
 
 
 def websocket_frame(event: Event) -> str:
-    """One event as a JSON text frame; `data` as it was encoded, byte for byte (H21)."""
+    """One event as a JSON text frame; `data` as it was encoded, byte for byte (H21). A notice has no id."""
+    if event.name == "notice":
+        return (b'{"event":"notice","data":%s}' % event.data).decode()
     return (b'{"id":%d,"event":"%s","data":%s}' % (event.id, event.name.encode(), event.data)).decode()
 
 

@@ -138,6 +138,13 @@ class DrainView(msgspec.Struct, frozen=True):
     mode: DrainMode = "native"
 
 
+class QuarantineView(msgspec.Struct, frozen=True):
+    """Why a worker is not trusted with new work (H79): `code` is what went wrong there, `since` is when."""
+
+    code: str
+    since: float
+
+
 class WorkerView(msgspec.Struct, frozen=True):
     """`GET /v1/workers`. Blocks are KV blocks; `committed_blocks` is the coordinator's ledger (H46)."""
 
@@ -156,6 +163,100 @@ class WorkerView(msgspec.Struct, frozen=True):
     free_blocks: int | None
     drain: str | None
     stats: dict[str, float]
+    quarantine: QuarantineView | None = None
+
+
+Switch = Literal["admission", "migration"]
+"""What an operator can turn off for the whole service (H163, A13)."""
+
+
+class TurnSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `PUT /v1/switches/{switch}`."""
+
+    on: bool
+
+
+class SwitchesView(msgspec.Struct, frozen=True):
+    """`GET /v1/switches`. `migration` is what holds: the operator's switch and `migration_configured`.
+
+    `…_off_since`: when the operator turned it off, seconds since 1970; None while the switch is on.
+    """
+
+    admission: bool = True
+    migration: bool = True
+    migration_configured: bool = True
+    admission_off_since: float | None = None
+    migration_off_since: float | None = None
+
+
+ReconciledAs = Literal[
+    "resumed",
+    "parked",
+    "replayed",
+    "failed",
+    "aborted",
+    "committed_forward",
+    "rehomed",
+    "ended",
+    "discarded",
+]
+"""What became of a session when the service started (H152).
+
+resumed            its worker still had it, and goes on
+parked             it is in the park, on disk, and waits there for room on a worker (B3)
+aborted            its move had no commit: it goes on where it was
+committed_forward  its move had a commit: it goes on at the target
+rehomed            its move had a commit, the target was lost: it went back to the source (B22)
+replayed           rebuilt from its transcript on another worker
+failed             nobody had it, and its client did not permit replay
+ended              it ended by itself, or its client ended it, before it was looked at
+discarded          a worker held it, and the store does not know it or has its end
+"""
+ReconciledBecause = Literal[
+    "owner_has_it",
+    "move_not_committed",
+    "move_committed",
+    "target_lost",
+    "worker_lost",
+    "worker_absent",
+    "session_lost",
+    "session_unknown",
+    "session_over",
+]
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """One session of the report. `worker` is its owner afterwards; of a discarded one, who held it."""
+
+    session: str
+    result: ReconciledAs
+    reason: ReconciledBecause
+    worker: str | None
+    epoch: int
+    accepted: int
+    recomputed_tokens: int = 0
+    code: str | None = None
+    """With which it ended."""
+
+
+class ReconciliationView(msgspec.Struct, frozen=True):
+    """`GET /v1/reconciliation`: what this start found of the last run (H152). Times: seconds since 1970."""
+
+    state: Literal["waiting", "deciding", "done"]
+    """waiting: for workers to be found; deciding: what becomes of each session."""
+    began_at: float
+    finished_at: float | None
+    workers: dict[str, Literal["found", "absent", "awaited"]]
+    """found: attached with what it held; absent: no process of it was there; awaited: not heard of (yet)."""
+    found_at: float | None
+    """When the last worker had answered, or the wait for it was over."""
+    found_to_ready_s: float | None
+    """From then to the last decision."""
+    counts: dict[str, int]
+    sessions: tuple[Reconciled, ...]
+    undecided: int
+    left_out: int = 0
+    """Sessions that are counted and not listed: the list is bounded."""
 
 
 TakeBackUntil = Literal["told", "unlock", "time"]
@@ -296,6 +397,7 @@ class StatusView(msgspec.Struct, frozen=True):
     workers: tuple[WorkerView, ...]
     sessions: dict[str, int]
     drains: tuple[DrainView, ...]
+    switches: SwitchesView = SwitchesView()
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -306,10 +408,13 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class Event(NamedTuple):
-    """One durable event: `id` is the cursor after it, `data` its JSON, encoded once for all readers."""
+    """One durable event: `id` is the cursor after it, `data` its JSON, encoded once for all readers.
+
+    A `notice` is not durable: no cursor counts it, `id` is the cursor at which it came (B6).
+    """
 
     id: int
-    name: Literal["created", "token", "completed", "failed", "cancelled"]
+    name: Literal["created", "token", "completed", "failed", "cancelled", "notice"]
     data: bytes
 
 
@@ -340,11 +445,12 @@ class Service(Protocol):
         """End it as `cancelled`; a finished one is left as it is (H3)."""
 
     def subscribe(
-        self, caller: Caller, session: str, after: int | None
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
     ) -> AbstractAsyncContextManager[Subscription]:
         """Events strictly after `after` (None: from `created`). Raises `session_unknown`, `cursor_ahead`.
 
-        While it is open the session counts as having a reader (H32).
+        While it is open the session counts as having a reader (H32). `notices` also tells when it is parked
+        and resumed (B3, B6).
         """
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
@@ -371,6 +477,25 @@ class Service(Protocol):
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
+
+    async def clear_quarantine(self, caller: Caller, worker: str) -> WorkerView:
+        """Trust a quarantined worker again; durable before it returns. Not quarantined: unchanged (H79).
+
+        Raises `operator_required`, `worker_unknown`, `reservations_open` while failed moves hold room on
+        it, and `timeout` where it does not say what it holds.
+        """
+
+    async def switches(self, caller: Caller) -> SwitchesView:
+        """Raises `operator_required`."""
+
+    async def turn_switch(self, caller: Caller, switch: Switch, *, on: bool) -> SwitchesView:
+        """Stop or reopen admission, or moves, for the whole service (H163, A13); durable before it returns.
+
+        Repeats change nothing. Raises `operator_required`, `store_failed`.
+        """
+
+    async def reconciliation(self, caller: Caller) -> ReconciliationView:
+        """What this start found of the last run, also while it still decides. Raises `operator_required`."""
 
     async def status(self, caller: Caller) -> StatusView:
         """Raises `operator_required`."""

@@ -45,9 +45,11 @@ class Code(StrEnum):
     DEVICE_NOT_LENT = "device_not_lent"
     DEVICE_CALIBRATING = "device_calibrating"
     STOPPING = "stopping"
+    ADMISSION_STOPPED = "admission_stopped"
     # drains and moves
     DRAIN_EXISTS = "drain_exists"
     MIGRATION_DISABLED = "migration_disabled"
+    RESERVATIONS_OPEN = "reservations_open"
     NO_EDGE = "no_edge"
     NO_TARGET = "no_target"
     REPLAY_NOT_PERMITTED = "replay_not_permitted"
@@ -140,8 +142,10 @@ REASONS: Final[dict[Code, Reason]] = {
         503, True, "The device is still learning what its owner's normal load is (calibration)."
     ),
     Code.STOPPING: Reason(503, True, "The service is stopping."),
+    Code.ADMISSION_STOPPED: Reason(503, True, "The operator has stopped admission of new sessions."),
     Code.DRAIN_EXISTS: Reason(409, False, "The worker is already draining."),
-    Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off in the configuration."),
+    Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off."),
+    Code.RESERVATIONS_OPEN: Reason(409, True, "The worker still holds what failed moves reserved on it."),
     Code.NO_EDGE: Reason(409, False, "No plan allows a native move between these workers."),
     Code.NO_TARGET: Reason(409, True, "No other worker can take the session."),
     Code.REPLAY_NOT_PERMITTED: Reason(409, False, "The session does not permit replay."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from swapd.api import DeviceEvent, DrainView
 from swapd.messages.from_worker import Inventory, Tokens
@@ -22,6 +22,7 @@ class Hooks:
     def __init__(
         self, table: SessionTable, ledger: CapacityLedger, recovery: Recovery, bus: EventBus
     ) -> None:
+        self.on_attached: Callable[[Owner], None] = lambda owner: None
         self._table = table
         self._ledger = ledger
         self._recovery = recovery
@@ -49,6 +50,7 @@ class Hooks:
         ready = link.ready
         assert ready is not None
         info = ready.info
+        self.on_attached(Owner(link.name, ready.incarnation))
         self._ledger.set_worker(link.name, info.usable_blocks, info.max_num_seqs, info.block_tokens)
         await self._recovery.attached(link, inventory)
         self._table.notify()

@@ -28,7 +28,13 @@ REFUSALS: Final = tuple(
     for code in (
         *(Code.CAPACITY, Code.BUDGET_EXCEEDED, Code.NO_ADMITTING_WORKER, Code.DEVICE_NOT_LENT),
         *(Code.DEVICE_CALIBRATING, Code.NOT_READY, Code.STOPPING, Code.STORE_FAILED, Code.TIMEOUT),
-        *(Code.TARGET_LOST, Code.MODEL_UNKNOWN, Code.PROMPT_EMPTY, Code.INVALID_REQUEST),
+        *(
+            Code.ADMISSION_STOPPED,
+            Code.TARGET_LOST,
+            Code.MODEL_UNKNOWN,
+            Code.PROMPT_EMPTY,
+            Code.INVALID_REQUEST,
+        ),
         *(Code.UNSUPPORTED_PARAMETER, Code.IDEMPOTENCY_CONFLICT),
     )
 )

@@ -53,6 +53,7 @@ from swapd.store.meta import next_generation
 from swapd.store.moves import finish_move, moves_of, open_moves
 from swapd.store.sessions import nonterminal_sessions
 from swapd.store.writer import Store
+from swapd.switches import Switches
 from swapd.transport.arena import Arena
 from swapd.transport.arena_header import HEADER_BYTES, REGIONS
 from swapd.transport.leases import LeaseBook
@@ -160,6 +161,7 @@ class Coordinator:
         )
         if config.devices:
             self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
+        self.switches = Switches(config, store, self.table.notify)
         self.service = SwapdService(
             config,
             store,
@@ -170,9 +172,11 @@ class Coordinator:
             self.supervisor,
             self.links,
             self.desk,
+            switches=self.switches,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
         self.supervisor.on_drain = self.hooks.drain
+        self.hooks.on_attached = self.supervisor.quarantine.met
         self.desk.diary.on_event = self.hooks.device
         if arena_refusal is not None:
             log.error("no arena: sessions stay where they are", extra={"reason": arena_refusal.sentence})
@@ -259,21 +263,24 @@ class Coordinator:
     async def _load(self) -> None:
         """Take up what the last run left: sessions that have not ended, moves that were under way."""
         generation = await self.store.commit(next_generation)
+        await self.switches.load()
         now = time.time()
 
         def read(db: sqlite3.Connection) -> list[tuple[SessionRecord, list[int]]]:
             return [(record, load_tokens(db, record.id)) for record in nonterminal_sessions(db)]
 
-        def close_moves(db: sqlite3.Connection) -> None:
-            for move in open_moves(db):
+        def close_moves(db: sqlite3.Connection) -> list[MoveRecord]:
+            open_ones = open_moves(db)
+            for move in open_ones:
                 outcome: Outcome = "aborted_source_resumed"
                 if move.state == "committed":
                     outcome = "parked" if move.target.worker == PARK else "completed_native"
                 finish_move(db, move.id, outcome, Code.COORDINATOR_RESTART, None, now)
+            return open_ones
 
         for record, tokens in await self.store.read(read):
             self.table.add(record, tokens)
-        await self.store.commit(close_moves)
+        self.recovery.findings.moved(await self.store.commit(close_moves))
         for worker in self.config.workers:
             self.links[worker.worker_id] = WorkerLink(
                 self.config,
@@ -309,7 +316,8 @@ def _park(config: Config, arena: Arena | None) -> tuple[ParkRoom | None, Arena |
     try:
         memory = Arena.create(HEADER_BYTES + config.park_bytes)
     except SwapdError as error:
-        log.error("no memory for parked sessions: none is parked", extra={"reason": error.sentence})
+        reason = error.detail.replace("arena_bytes", "park_bytes")
+        log.error("no memory for parked sessions: none is parked", extra={"reason": reason})
         return None, None
     leases = LeaseBook(memory.data_bytes, base_offset=HEADER_BYTES, regions=REGIONS)
     folder = Path(config.park_dir) if config.park_dir is not None else None

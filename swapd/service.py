@@ -23,10 +23,14 @@ from swapd.api import (
     DrainOrigin,
     DrainView,
     NewSession,
+    QuarantineView,
     Readiness,
+    ReconciliationView,
     SamplePoint,
     SessionView,
     StatusView,
+    Switch,
+    SwitchesView,
     TakeBack,
     WorkerView,
 )
@@ -51,6 +55,7 @@ from swapd.store.devices import SAMPLES_KEPT_S
 from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
 from swapd.store.writer import Store
+from swapd.switches import Switches
 from swapd.worker.link import WorkerLink
 
 EVENTS_SHOWN: Final = 200
@@ -74,6 +79,7 @@ class SwapdService:
         *,
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
+        switches: Switches | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -88,6 +94,9 @@ class SwapdService:
         self._strict_metrics = strict_metrics
         self._refusals: Counter[str] = Counter()
         admission.refusal = self._refusal
+        self.switchboard = switches or Switches(config, store, table.notify, wall)
+        admission.stopped = self.switchboard.refusal
+        supervisor.migration_off = self.switchboard.migration_off
         self._stopping = trio.Event()
         self._credentials = [
             (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
@@ -112,6 +121,8 @@ class SwapdService:
     async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
         try:
             self._check_ready()
+            if (stopped := self.switchboard.refusal()) is not None:
+                raise stopped
             return (await self._admission.admit(caller, request)).view()
         except SwapdError as error:
             self._refusals[error.code] += 1
@@ -129,9 +140,11 @@ class SwapdService:
         return found.view()
 
     @asynccontextmanager
-    async def subscribe(self, caller: Caller, session: str, after: int | None) -> AsyncIterator[Reader]:
+    async def subscribe(
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
+    ) -> AsyncIterator[Reader]:
         found = await self._find(caller, session, content=True)
-        reader = Reader(found, after, self._stopping)
+        reader = Reader(found, after, self._stopping, notices=notices)
         self._table.reader_came(found)
         try:
             yield reader
@@ -163,6 +176,8 @@ class SwapdService:
         _operator(caller)
         self._check_ready()
         check_deadline(deadline_s)
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)
@@ -190,6 +205,7 @@ class SwapdService:
         capacity = self._ledger.worker(link.name)
         ready, stats = link.ready, link.stats
         drain = self._supervisor.draining(link.name)
+        held = self._supervisor.quarantine.of(link.name)
         info = ready.info if ready is not None else None
         return WorkerView(
             id=link.name,
@@ -207,7 +223,16 @@ class SwapdService:
             free_blocks=stats.free_blocks if stats is not None else None,
             drain=drain.id if drain is not None else None,
             stats=msgspec.to_builtins(stats) if stats is not None else {},
+            quarantine=QuarantineView(held.code, held.at) if held is not None else None,
         )
+
+    async def clear_quarantine(self, caller: Caller, worker: str) -> WorkerView:
+        _operator(caller)
+        link = self._links.get(worker)
+        if link is None:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        await self._supervisor.quarantine.clear(worker)
+        return self._worker(link)
 
     # Lent devices ----------------------------------------------------------------------------
 
@@ -267,6 +292,19 @@ class SwapdService:
 
     # The service as a whole ------------------------------------------------------------------
 
+    async def switches(self, caller: Caller) -> SwitchesView:
+        _operator(caller)
+        return self.switchboard.view()
+
+    async def turn_switch(self, caller: Caller, switch: Switch, *, on: bool) -> SwitchesView:
+        _operator(caller)
+        await self.switchboard.turn(switch, on=on)
+        return self.switchboard.view()
+
+    async def reconciliation(self, caller: Caller) -> ReconciliationView:
+        _operator(caller)
+        return self._recovery.report()
+
     async def status(self, caller: Caller) -> StatusView:
         _operator(caller)
         ready = self.readiness()
@@ -280,6 +318,7 @@ class SwapdService:
             workers=tuple(self._worker(link) for link in self._links.values()),
             sessions=dict(Counter[str](session.record.state for session in self._table)),
             drains=tuple(drains),
+            switches=self.switchboard.view(),
         )
 
     def metrics(self, caller: Caller) -> bytes:
@@ -310,6 +349,8 @@ class SwapdService:
             reasons.append(str(Code.STORE_FAILED))
         if not self._recovery.reconciled:
             reasons.append("reconciling")
+        if (stopped := self.switchboard.refusal()) is not None:
+            reasons.append(str(stopped.code))  # H163
         if not any(self._admission.admitting(name) for name in self._links):
             reasons.append(str(Code.NO_ADMITTING_WORKER))
         if self._desk is not None:

@@ -15,9 +15,12 @@ from swapd.api import (
     GiveBackView,
     ProfileView,
     Readiness,
+    ReconciliationView,
     SamplePoint,
     SessionView,
     StatusView,
+    Switch,
+    SwitchesView,
     TakeBack,
     TakenBack,
     WorkerView,
@@ -72,6 +75,28 @@ class LentDevices:
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
 
+        self.switches_view = SwitchesView()
+        self.cleared: list[str] = []
+        self.report = ReconciliationView("done", 1.0, 2.0, {"a": "found"}, 1.5, 0.5, {}, (), 0)
+
+    async def switches(self, caller: Caller) -> SwitchesView:
+        return self.switches_view
+
+    async def turn_switch(self, caller: Caller, switch: Switch, *, on: bool) -> SwitchesView:
+        changes = {switch: on, f"{switch}_off_since": None if on else 100.0}
+        self.switches_view = msgspec.structs.replace(self.switches_view, **changes)
+        return self.switches_view
+
+    async def clear_quarantine(self, caller: Caller, worker: str) -> WorkerView:
+        found = [view for view in await self.workers(caller) if view.id == worker]
+        if not found:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        self.cleared.append(worker)
+        return found[0]
+
+    async def reconciliation(self, caller: Caller) -> ReconciliationView:
+        return self.report
+
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
         raise NotImplementedError
 
@@ -96,6 +121,7 @@ class LentDevices:
             workers=tuple(await self.workers(caller)),
             sessions={state: states.count(state) for state in states},
             drains=tuple(view for view in await self.drains(caller) if view.finished_at is None),
+            switches=self.switches_view,
         )
 
     async def devices(self, caller: Caller) -> Sequence[DeviceView]:

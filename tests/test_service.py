@@ -124,6 +124,16 @@ async def test_a_deadline_goes_up_to_a_day(tmp_path: Path, deadline_s: float) ->
         assert view.deadline_s == 86400.0
 
 
+async def test_a_drain_cannot_park_where_there_is_no_park(tmp_path: Path) -> None:
+    """B3: said at once, not found out at the deadline; the worker stays open."""
+    async with open_world(tmp_path) as world:
+        with pytest.raises(SwapdError) as refused:
+            await service(world).start_drain(OPERATOR, "a", mode="park")
+        assert refused.value.code == Code.PARKING_OFF
+        assert service(world).limits()["park"] == {"bytes": 0}
+        assert world.admission.admitting("a")
+
+
 async def test_a_worker_shows_its_room_and_its_drain(tmp_path: Path) -> None:
     """H50, B10"""
     async with open_world(tmp_path) as world:

@@ -8,10 +8,12 @@ import msgspec
 from quart import Response, request
 
 from console import auth
-from console.body import read_optional_json
+from console.body import read_json, read_optional_json
 from console.errors import reply
-from swapd.api import DrainMode, DrainOrigin, Service
+from swapd.api import DrainMode, DrainOrigin, Service, Switch, TurnSwitch
+from swapd.errors import Code, SwapdError
 
+SWITCHES: Final[dict[str, Switch]] = {"admission": "admission", "migration": "migration"}
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -42,6 +44,28 @@ class OperatorRoutes:
     async def workers(self) -> Response:
         who = auth.operator(self._service, request.headers)
         return reply({"workers": await self._service.workers(who)})
+
+    async def clear_quarantine(self, worker: str) -> Response:
+        """Trust the worker again; one that is not quarantined stays as it is (H79)."""
+        who = auth.operator(self._service, request.headers)
+        return reply(await self._service.clear_quarantine(who, worker))
+
+    async def switches(self) -> Response:
+        who = auth.operator(self._service, request.headers)
+        return reply(await self._service.switches(who))
+
+    async def turn_switch(self, switch: str) -> Response:
+        """200 once it is durable; the same again changes nothing (H163, A13)."""
+        who = auth.operator(self._service, request.headers)
+        if switch not in SWITCHES:
+            raise SwapdError(Code.NOT_FOUND)
+        asked = await read_json(request, TurnSwitch)
+        return reply(await self._service.turn_switch(who, SWITCHES[switch], on=asked.on))
+
+    async def reconciliation(self) -> Response:
+        """What this start found of the run before it (H152)."""
+        who = auth.operator(self._service, request.headers)
+        return reply(await self._service.reconciliation(who))
 
     async def limits(self) -> Response:
         """The effective limits, for whoever may ask for work (H176)."""

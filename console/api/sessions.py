@@ -7,7 +7,7 @@ from quart import Response, request
 from console import auth
 from console.body import read_json
 from console.errors import reply
-from console.streams import SSE_HEADERS, TERMINAL, EventStream, StreamTimers, parse_cursor
+from console.streams import SSE_HEADERS, TERMINAL, EventStream, StreamTimers, parse_cursor, parse_notices
 from swapd.api import NewSession, Service, SessionView
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
@@ -48,6 +48,7 @@ class SessionRoutes:
         """Events strictly after the reader's cursor, then close (H20-H28)."""
         who = auth.caller(self._service, request.headers)
         after = parse_cursor(request.headers.get("Last-Event-ID"), request.args.getlist("after"))
+        notices = parse_notices(request.args.getlist("notices"))
         view = await self._service.session(who, session)
         check_cursor(view, after)
         if view.state in TERMINAL and after == view.cursor:
@@ -56,7 +57,8 @@ class SessionRoutes:
         if request.method == "HEAD":
             # A subscription counts as a reader (H32), and a HEAD reads nothing.
             return Response(status=200, headers=SSE_HEADERS)
-        events = EventStream(self._service.subscribe(who, session, after), after, self._timers)
+        subscription = self._service.subscribe(who, session, after, notices=notices)
+        events = EventStream(subscription, after, self._timers)
         answer = Response(events, 200, SSE_HEADERS)
         answer.timeout = None  # as long as the session; Quart would end it after RESPONSE_TIMEOUT
         return answer

@@ -16,7 +16,7 @@ from quart import websocket
 
 from console import auth
 from console.api.sessions import check_cursor
-from console.streams import TERMINAL, Reader, StreamTimers, parse_cursor, websocket_frame
+from console.streams import TERMINAL, Reader, StreamTimers, parse_cursor, parse_notices, websocket_frame
 from swapd.api import Caller, Service
 
 MAX_CLIENT_FRAMES: Final = 64
@@ -40,13 +40,14 @@ class SocketRoutes:
         offered = websocket.requested_subprotocols
         who = auth.caller(self._service, websocket.headers, offered)
         after = parse_cursor(None, websocket.args.getlist("after"))
+        notices = parse_notices(websocket.args.getlist("notices"))
         check_cursor(await self._service.session(who, session), after)
         # `bearer.<token>` is never echoed: answers are logged by proxies.
         await websocket.accept(subprotocol=auth.SUBPROTOCOL if auth.SUBPROTOCOL in offered else None)
         code = INTERNAL
         failed: Sequence[Exception] = ()
         try:
-            code = await self._pump(who, session, after)
+            code = await self._pump(who, session, after, notices)
         # The supervision boundary of one reader: after the handshake an error can only be a close code.
         except* Exception as group:
             failed = group.exceptions
@@ -56,14 +57,14 @@ class SocketRoutes:
             log.error("a websocket reader failed", extra={"error_type": type(error).__name__})
         await websocket.close(code)
 
-    async def _pump(self, who: Caller, session: str, after: int | None) -> int:
+    async def _pump(self, who: Caller, session: str, after: int | None, notices: bool) -> int:
         """Send until the end, the service's stop or too many client frames; return the close code.
 
         A send waits for the peer; the server's write deadline ends one that never reads (H29).
         """
         code = UNEXPECTED_FRAMES
         async with (
-            self._service.subscribe(who, session, after) as subscription,
+            self._service.subscribe(who, session, after, notices=notices) as subscription,
             aclosing(Reader(subscription, self._timers.heartbeat_s)) as reader,
             trio.open_nursery() as nursery,
         ):

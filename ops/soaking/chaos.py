@@ -76,6 +76,14 @@ class Chaos:
     async def cancel_drains(self) -> None:
         for drain in await self.open_drains():
             await self._call("DELETE", f"/v1/drains/{drain}")
+        await self.clear_quarantines()
+
+    async def clear_quarantines(self) -> None:
+        """As an operator would who has looked: a target that was stopped in a move is trusted again."""
+        answer = await self._call("GET", "/v1/workers")
+        for view in answer["workers"] if answer else []:
+            if view["quarantine"]:
+                await self._call("DELETE", f"/v1/workers/{view['id']}/quarantine")
 
     async def kill_worker(self) -> None:
         self.workers_harmed = True

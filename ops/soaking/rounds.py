@@ -92,8 +92,11 @@ async def _calm(deployment: Deployment, chaos: Chaos) -> None:
             view = await deployment.call("DELETE", f"/v1/drains/{drain}")
             if view["state"] not in ("cancelled", "drained"):
                 raise AssertionError(f"a cancelled drain is {view}")
-        if not await chaos.open_drains():
+        await chaos.clear_quarantines()
+        quarantined = [view for view in (await deployment.workers()).values() if view["quarantine"]]
+        if not await chaos.open_drains() and not quarantined:
             break
+        await trio.sleep(0.1)
     with trio.move_on_after(8):
         await deployment.wait_ready(8)
         return

@@ -14,6 +14,7 @@ from swapd.cli.calibrating import calibration
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.lending import devices, lend, take_back
+from swapd.cli.operating import admission, clear_quarantine, migration, reconciliation
 from swapd.cli.replaying import replay_readings
 from swapd.cli.serving import check_config, quickstart, sampler, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
@@ -45,6 +46,10 @@ for command in (
     drain,
     drains,
     cancel,
+    admission,
+    migration,
+    clear_quarantine,
+    reconciliation,
     calibration,
     replay_readings,
 ):

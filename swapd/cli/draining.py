@@ -22,12 +22,14 @@ POLL_S: Final = 0.2
 @click.command(short_help="Move all sessions of a worker to others.")
 @click.argument("worker")
 @click.option("--deadline", "deadline_s", type=float, metavar="S", help="Seconds until it counts as blocked.")
+@click.option("--park", is_flag=True, help="Keep sessions in host memory that no other worker has room for.")
 @click.option("--no-wait", is_flag=True, help="Start it and return at once.")
 @place.place_options
 @place.json_option
 def drain(
     worker: str,
     deadline_s: float | None,
+    park: bool,
     no_wait: bool,
     config: Path | None,
     socket_dir: Path | None,
@@ -44,7 +46,7 @@ def drain(
 
     where = place.find(config, socket_dir).socket_dir
     with refusals_as_json(as_json):
-        view, interrupted = trio.run(_follow, where, worker, deadline_s, no_wait, not as_json)
+        view, interrupted = trio.run(_follow, where, worker, deadline_s, park, no_wait, not as_json)
     if as_json:
         output.print_json(view)
     elif not interrupted:
@@ -62,7 +64,7 @@ def drain(
 
 
 async def _follow(
-    where: Path, worker: str, deadline_s: float | None, no_wait: bool, with_bar: bool
+    where: Path, worker: str, deadline_s: float | None, park: bool, no_wait: bool, with_bar: bool
 ) -> tuple[DrainView, bool]:
     """Start the drain; return its last view, and whether we were told to stop looking."""
     import trio
@@ -72,7 +74,7 @@ async def _follow(
 
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_ops(where) as ops:
-            view = await ops.start_drain(worker, deadline_s)
+            view = await ops.start_drain(worker, deadline_s, "park" if park else "native")
             if no_wait:
                 return view, False
             label = f"draining {worker}"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from swapd.api import DeviceView, DrainView, SessionView, WorkerView
+from swapd.api import (
+    DeviceView,
+    DrainView,
+    ReconciliationView,
+    SessionView,
+    SwitchesView,
+    WorkerView,
+)
 
 
 def print_json(value: Any) -> None:
@@ -153,6 +161,53 @@ def device_lines(view: DeviceView) -> list[str]:
         free = f"free in {given.free_in_s:.1f} s" if given.free_in_s is not None else "not free yet"
         lines.append(f"last given back: {free} ({given.why})")
     return [lines[0], *(f"  {line}" for line in lines[1:])]
+
+
+def switch_lines(view: SwitchesView) -> list[str]:
+    """How admission and migration stand, a line each."""
+    admission = "admission is open"
+    if not view.admission:
+        admission = f"admission is stopped by the operator{_since(view.admission_off_since)}"
+    migration = "migration is on"
+    if view.migration_off_since is not None:
+        migration = f"migration is off by the operator{_since(view.migration_off_since)}"
+    if not view.migration_configured:
+        migration = "migration is off by the configuration (migration_enabled = false)"
+    return [admission, migration]
+
+
+def _since(at: float | None) -> str:
+    return "" if at is None else f" since {datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def print_reconciliation(report: ReconciliationView) -> None:
+    """Each session with what became of it; then one line of counts."""
+    if report.sessions:
+        print_table(
+            ("SESSION", "RESULT", "WORKER", "EPOCH", "ACCEPTED", "RECOMPUTED", "REASON"),
+            [
+                (
+                    each.session,
+                    each.result,
+                    each.worker,
+                    each.epoch,
+                    each.accepted,
+                    each.recomputed_tokens,
+                    each.code or each.reason,
+                )
+                for each in report.sessions
+            ],
+        )
+        click.echo()
+    counts = ", ".join(f"{count} {result}" for result, count in sorted(report.counts.items()))
+    if report.left_out:
+        click.echo(f"{report.left_out} more are not listed")
+    workers = ", ".join(f"{worker} {how}" for worker, how in report.workers.items())
+    click.echo(f"reconciliation: {report.state}; {counts or 'no sessions were left'}; workers: {workers}")
+    if report.undecided:
+        click.echo(f"{report.undecided} sessions are undecided")
+    if report.found_to_ready_s is not None:
+        click.echo(f"decided {report.found_to_ready_s:.3f} s after the last worker was found")
 
 
 def settled(drain: DrainView) -> int:

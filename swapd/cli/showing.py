@@ -28,6 +28,9 @@ def status(config: Path | None, socket_dir: Path | None, as_json: bool) -> None:
     else:
         ready = "ready" if answer.readiness.ready else "not ready: " + ", ".join(answer.readiness.reasons)
         click.echo(f"swapd {answer.version}, process {answer.pid}, {ready}\n")
+        for line in output.switch_lines(answer.switches):
+            if "is off" in line or "is stopped" in line:
+                click.echo(line)
         for device in answer.devices:
             click.echo("\n".join(output.device_lines(device)))
         if answer.devices:

@@ -14,11 +14,15 @@ import msgspec
 from swapd.api import (
     DeviceEvent,
     DeviceView,
+    DrainMode,
     DrainView,
     NewSession,
     Readiness,
+    ReconciliationView,
     SamplePoint,
     SessionView,
+    Switch,
+    SwitchesView,
     TakeBack,
     WorkerView,
 )
@@ -87,6 +91,7 @@ class StartDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
 
     worker: str
     deadline_s: float | None = None
+    mode: DrainMode = "native"
 
 
 class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drain"):
@@ -141,6 +146,27 @@ class DeviceEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     device: str
 
 
+class Switches(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="switches"):
+    """What the operator has turned off. Answer: `SwitchesAnswer`."""
+
+
+class TurnSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="turn_switch"):
+    """Stop or reopen admission, or moves, for the whole service. Answer: `SwitchesAnswer`, once durable."""
+
+    switch: Switch
+    on: bool
+
+
+class ClearQuarantine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="clear_quarantine"):
+    """Trust a worker again on which an import failed. Answer: `WorkerAnswer`."""
+
+    worker: str
+
+
+class Reconciliation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="reconciliation"):
+    """What the last start found of the run before it. Answer: `ReconciliationAnswer`."""
+
+
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="metrics"):
     """The text of `GET /metrics`. Answer: `MetricsAnswer`."""
 
@@ -170,6 +196,10 @@ OpsCommand = (
     | Lend
     | Samples
     | DeviceEvents
+    | Switches
+    | TurnSwitch
+    | ClearQuarantine
+    | Reconciliation
     | Metrics
     | Schedule
 )
@@ -198,10 +228,23 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag="status"):
     reasons: tuple[str, ...]
     consent: bool
     devices: tuple[DeviceView, ...]
+    switches: SwitchesView = SwitchesView()
 
 
 class WorkersAnswer(msgspec.Struct, frozen=True, tag="workers"):
     workers: tuple[WorkerView, ...]
+
+
+class WorkerAnswer(msgspec.Struct, frozen=True, tag="worker"):
+    worker: WorkerView
+
+
+class SwitchesAnswer(msgspec.Struct, frozen=True, tag="switches"):
+    switches: SwitchesView
+
+
+class ReconciliationAnswer(msgspec.Struct, frozen=True, tag="reconciliation"):
+    report: ReconciliationView
 
 
 class SessionsAnswer(msgspec.Struct, frozen=True, tag="sessions"):
@@ -280,6 +323,9 @@ OpsAnswer = (
     Pong
     | StatusAnswer
     | WorkersAnswer
+    | WorkerAnswer
+    | SwitchesAnswer
+    | ReconciliationAnswer
     | SessionsAnswer
     | SessionAnswer
     | EventsAnswer

@@ -39,6 +39,8 @@ class Move:
     outcome: Outcome | None = None
     reason: str | None = None
     failed_in: Phase | None = None
+    target_fault: Code | None = None
+    """What the target did wrong, if that is why the move failed (H79)."""
     withdrawn: Code | None = None
     """Why it goes no further than it must: its drain was cancelled (H61), or its target closes (OP)."""
     timings_ms: dict[str, float] = field(default_factory=dict)

@@ -27,7 +27,7 @@ async def reserve(route: Route, move: Move) -> None:
     )
     await failpoints.pass_by("R.before")
     try:
-        await route.target.request(message, Reserved, route.timers.reserve_s)
+        await route.ask_target([move], message, Reserved, route.timers.reserve_s, imports=False)
     except BaseException as error:
         if not isinstance(error, SwapdError) or error.code == Code.TIMEOUT:
             # Whether it reserved is unknown, so a Discard is owed.
@@ -64,7 +64,8 @@ async def copy(route: Route, move: Move) -> None:
             await route.table.wait_activity(LOOK_AGAIN_S)
             continue
         move.rounds += 1
-        await route.target.request(Import(move.id, exported.manifest), Imported, route.timers.copy_s)
+        message = Import(move.id, exported.manifest)
+        await route.ask_target([move], message, Imported, route.timers.copy_s, imports=True)
         move.precopied_bytes += len(exported.manifest.blocks) * route.block_bytes
         move.frontier = exported.frontier
         progress_at = trio.current_time()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from swapd.config import Config, TimerConfig
+from swapd.errors import SwapdError
 from swapd.messages.from_worker import Ready
 from swapd.messages.generation import PARK, Owner
 from swapd.messages.to_worker import ToWorker
 from swapd.migration.move import Move
+from swapd.migration.quarantine import target_fault
 from swapd.sessions.table import SessionTable
 from swapd.store.moves import note_phase
 from swapd.store.writer import Store
@@ -70,6 +73,20 @@ class Route:
         for link, owner in ((self.source, move.source), (self.target, move.target)):
             if not link.is_owner(owner):
                 raise WorkerLost(link.name)
+
+    async def ask_target(
+        self, moves: Iterable[Move], body: ToWorker, expect: type[M], timeout_s: float, *, imports: bool
+    ) -> M:
+        """Ask the target something on behalf of moves; those that fail by its fault say so (H79).
+
+        `imports`: the target was to take bytes. Raises what `WorkerLink.request` raises.
+        """
+        try:
+            return await self.target.request(body, expect, timeout_s)
+        except SwapdError as error:
+            for move in moves:
+                move.target_fault = target_fault(error.code, imports=imports)
+            raise
 
     def ride(self, move: Move) -> None:
         """Let the phase ride along with the next group commit; nobody waits for it (H66)."""

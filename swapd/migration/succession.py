@@ -150,6 +150,8 @@ async def _rehome(route: Route, move: Move, position: int) -> None:
             move.fail(Code.EPOCH_STALE)
             move.outcome = "failed"
         return  # a token or the end was first: `release` looks again
+    # It has not run what it was to run, whether for want of the session or of an answer (H79).
+    move.target_fault = Code.SESSION_UNKNOWN if move.reason == Code.SESSION_UNKNOWN else Code.TIMEOUT
     # If the target lives after all, it must not keep what it holds; its tokens are fenced anyway.
     route.target.tell(Cancel(session.id, move.epoch + 1))
     route.source.tell(Resume(session.id, move.epoch, epoch))

@@ -25,16 +25,17 @@ from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
 from swapd.messages.generation import PARK
 from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
-from swapd.migration.ledger import CapacityLedger, blocks_for
+from swapd.migration.ledger import CapacityLedger
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
-from swapd.migration.pictures import candidate, holders, parked, progress, traveller
+from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal, plan
+from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
-from swapd.parking.ledger import whole_pages
+from swapd.parking.gate import Gate
 from swapd.parking.link import ParkLink
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
@@ -84,6 +85,15 @@ class MigrationSupervisor:
         self.loans = Loans(config, ledger, arena, leases, arena_refusal)
         self.park = park
         self._wall = wall
+        by_config = None if config.migration_enabled else "by the configuration"
+        self.migration_off: Callable[[], str | None] = lambda: by_config
+        """Who switched moves off; None: they may begin (A13)."""
+        self._gate = (
+            Gate(config, ledger, admission, links, park, lambda: self.migration_off())
+            if park is not None
+            else None
+        )
+        self.quarantine = Quarantine(table, ledger, admission, links, wall)
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
         self._done: dict[str, trio.Event] = {}
@@ -92,6 +102,7 @@ class MigrationSupervisor:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the drains' tasks until cancelled."""
         await self._store.read(self.tally.load)
+        await self.quarantine.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -276,7 +287,7 @@ class MigrationSupervisor:
             candidate(source, self._ledger, self._admission),
             [candidate(link, self._ledger, self._admission) for link in self._links.values()],
             [traveller(session) for session in here],
-            migration_enabled=self._config.migration_enabled,
+            migration_enabled=self.migration_off() is None,
             certified=self._config.self_certify,
         )
         for refusal in refusals:
@@ -305,6 +316,10 @@ class MigrationSupervisor:
         if refusal.code is Code.TARGET_FULL:
             others = [name for name in self._links if name != source]
             return holders(self._table, self._ledger, others)
+        if refusal.code is Code.MIGRATION_DISABLED:
+            return self.migration_off()
+        if refusal.code is Code.NO_TARGET:
+            return "; ".join(self._admission.closed[name] for name in self.quarantine.workers()) or None
         if refusal.code is Code.NOT_ELIGIBLE:
             session = self._table.get(refusal.session)
             return progress(session) if session is not None else None
@@ -332,11 +347,8 @@ class MigrationSupervisor:
         if source_owner is None or target_owner is None:
             raise SwapdError(Code.NO_TARGET)
         name = f"mov_{secrets.token_hex(8)}"
-        parks = self.park is not None and target is self.park
-        if parks:
-            self._check_parking()
-            assert self.park is not None
-            self.park.expect(name, self._positions_soon(session, info), info)
+        if self._gate is not None and target.name == PARK:
+            self._gate.expect(name, session, info)
         try:
             lease = self.loans.lend(session, target.name, info)
         except SwapdError:
@@ -358,18 +370,8 @@ class MigrationSupervisor:
     # Parking ---------------------------------------------------------------------------------
 
     def can_park(self, session: LiveSession) -> bool:
-        """Whether the park would take a session now."""
-        owner = session.record.owner
-        link = self._links.get(owner.worker) if owner is not None else None
-        if self.park is None or link is None or link.ready is None or session.durable == 0:
-            return False
-        info = link.ready.info
-        size = blocks_for(self._positions_soon(session, info), info.block_tokens) * info.block_bytes
-        try:
-            self._check_parking()
-        except SwapdError:
-            return False
-        return self.park.room.ledger.could_take(whole_pages(size))
+        """Whether the park would take a session, now or soon."""
+        return self._gate is not None and self._gate.could_take(session)
 
     def park_soon(self, session: LiveSession) -> None:
         """Have the drain of its worker park a session, should there be no worker for it."""
@@ -385,29 +387,19 @@ class MigrationSupervisor:
         Each has borrowed what it needs; `carry_back` must follow. Those without a move stay parked.
         """
         by_target: dict[str, list[Move]] = {}
-        park = self.park
-        if park is None or not self._recovery.reconciled:
+        gate = self._gate
+        if gate is None or not self._recovery.reconciled:
             return by_target
         for session in sessions:
-            kept = park.room.get(session.id)
-            if kept is None:
+            link = gate.way_back(session)
+            if link is None or link.ready is None:
                 continue
-            assignments, _ = plan(
-                parked(kept.header.fingerprint),
-                [candidate(link, self._ledger, self._admission) for link in self._links.values()],
-                [traveller(session)],
-                migration_enabled=self._config.migration_enabled,
-                certified=self._config.self_certify,
-            )
-            for assignment in assignments:
-                link = self._links[assignment.target]
-                assert link.ready is not None
-                try:
-                    move = self._borrow(session, park, link, link.ready.info, None)
-                except SwapdError as error:
-                    log.info("not resumed yet", extra={"session": session.id, "code": error.code})
-                    continue
-                by_target.setdefault(assignment.target, []).append(move)
+            try:
+                move = self._borrow(session, gate.park, link, link.ready.info, None)
+            except SwapdError as error:
+                log.info("not resumed yet", extra={"session": session.id, "code": error.code})
+                continue
+            by_target.setdefault(link.name, []).append(move)
         return by_target
 
     async def carry_back(self, target: str, moves: list[Move]) -> None:
@@ -415,18 +407,6 @@ class MigrationSupervisor:
         batch = f"bat_{secrets.token_hex(6)}"
         wave = Wave(self._config, self._table, self._peer(PARK), self._links[target], batch, moves)
         await self._carry(None, wave)
-
-    def _check_parking(self) -> None:
-        """Nothing is parked that could not come back natively."""
-        if not self._config.migration_enabled:
-            raise SwapdError(Code.MIGRATION_DISABLED)
-        if not self._config.self_certify:
-            raise SwapdError(Code.NO_EDGE)
-
-    def _positions_soon(self, session: LiveSession, info: EngineInfo) -> int:
-        """Positions that it may have at its freeze: it decodes on while it is copied."""
-        now = len(session.record.prompt) + len(session.received)
-        return min(now + 2 * info.block_tokens, session.record.spec().budget)
 
     # One wave --------------------------------------------------------------------------------
 
@@ -449,6 +429,8 @@ class MigrationSupervisor:
         for move in wave.moves:
             session = move.session
             session.move = None
+            if move.target_fault is not None:
+                self.quarantine.put(move.target, move.target_fault)
             self.loans.settle(move)
             if self.park is not None:
                 self.park.settle(move.id)

@@ -32,6 +32,7 @@ from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Q
 from swapd.migration.ends import abort, discard
 from swapd.migration.move import Move
 from swapd.migration.precopy import copy, reserve
+from swapd.migration.quarantine import target_fault
 from swapd.migration.route import Peer, Route
 from swapd.migration.succession import activate, release
 from swapd.migration.transaction import Event, Phase
@@ -132,12 +133,13 @@ class Wave:
 
     async def _quiesce(self, batch: str, moves: list[Move]) -> bool:
         route = self._route
-        for link in (route.target, route.source):
-            try:
-                await link.request(Quiesce(batch, True), Quiesced, route.timers.prepare_s)
-            except SwapdError as error:
-                self._abort(moves, error)
-                return False
+        try:
+            quiesce, within_s = Quiesce(batch, True), route.timers.prepare_s
+            await route.ask_target(moves, quiesce, Quiesced, within_s, imports=False)
+            await route.source.request(quiesce, Quiesced, within_s)
+        except SwapdError as error:
+            self._abort(moves, error)
+            return False
         return True
 
     async def _freeze(self, batch: str, moves: list[Move]) -> list[Move]:
@@ -208,9 +210,8 @@ class Wave:
             return []
         await failpoints.pass_by("I.before")
         try:
-            answer = await route.target.request(
-                Prepare(batch, tuple(items)), Prepared, route.timers.prepare_s
-            )
+            prepare = Prepare(batch, tuple(items))
+            answer = await route.ask_target(waiting, prepare, Prepared, route.timers.prepare_s, imports=True)
         except SwapdError as error:
             self._abort(waiting, error)
             return []
@@ -218,7 +219,9 @@ class Wave:
         for move in waiting:
             result = results.get(move.id)
             if result is None or not result.ok:
-                self._abort([move], result.code if result is not None and result.code else Code.INTERNAL)
+                code = result.code if result is not None and result.code else Code.INTERNAL
+                move.target_fault = target_fault(code, imports=True)
+                self._abort([move], code)
                 continue
             move.enter(Event.PREPARED)
             move.mark("prepared", trio.current_time())

@@ -17,10 +17,14 @@ import zmq
 from swapd.api import (
     DeviceEvent,
     DeviceView,
+    DrainMode,
     DrainView,
     NewSession,
+    ReconciliationView,
     SamplePoint,
     SessionView,
+    Switch,
+    SwitchesView,
     TakeBack,
     WorkerView,
 )
@@ -68,8 +72,10 @@ class OpsClient:
     async def cancel_session(self, session: str) -> SessionView:
         return (await self._call(ops.CancelSession(session), ops.SessionAnswer)).session
 
-    async def start_drain(self, worker: str, deadline_s: float | None = None) -> DrainView:
-        return (await self._call(ops.StartDrain(worker, deadline_s), ops.DrainAnswer)).drain
+    async def start_drain(
+        self, worker: str, deadline_s: float | None = None, mode: DrainMode = "native"
+    ) -> DrainView:
+        return (await self._call(ops.StartDrain(worker, deadline_s, mode), ops.DrainAnswer)).drain
 
     async def drain(self, drain: str) -> DrainView:
         return (await self._call(ops.Drain(drain), ops.DrainAnswer)).drain
@@ -99,6 +105,18 @@ class OpsClient:
 
     async def device_events(self, device: str) -> tuple[DeviceEvent, ...]:
         return (await self._call(ops.DeviceEvents(device), ops.DeviceEventsAnswer)).events
+
+    async def switches(self) -> SwitchesView:
+        return (await self._call(ops.Switches(), ops.SwitchesAnswer)).switches
+
+    async def turn_switch(self, switch: Switch, *, on: bool) -> SwitchesView:
+        return (await self._call(ops.TurnSwitch(switch, on), ops.SwitchesAnswer)).switches
+
+    async def clear_quarantine(self, worker: str) -> WorkerView:
+        return (await self._call(ops.ClearQuarantine(worker), ops.WorkerAnswer)).worker
+
+    async def reconciliation(self) -> ReconciliationView:
+        return (await self._call(ops.Reconciliation(), ops.ReconciliationAnswer)).report
 
     async def metrics(self) -> str:
         return (await self._call(ops.Metrics(), ops.MetricsAnswer)).text

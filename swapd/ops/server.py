@@ -148,8 +148,8 @@ class OpsServer:
                 return ops.SessionAnswer(await service.cancel_session(caller, session))
             case ops.Events():
                 return await self._events(client, command)
-            case ops.StartDrain(worker, deadline_s):
-                return ops.DrainAnswer(await service.start_drain(caller, worker, deadline_s))
+            case ops.StartDrain(worker, deadline_s, mode):
+                return ops.DrainAnswer(await service.start_drain(caller, worker, deadline_s, mode=mode))
             case ops.Drain(drain):
                 return ops.DrainAnswer(await service.drain(caller, drain))
             case ops.Drains():
@@ -168,6 +168,14 @@ class OpsServer:
                 return ops.SamplesAnswer(tuple(await service.samples(caller, device, since)))
             case ops.DeviceEvents(device):
                 return ops.DeviceEventsAnswer(tuple(await service.device_events(caller, device)))
+            case ops.Switches():
+                return ops.SwitchesAnswer(await service.switches(caller))
+            case ops.TurnSwitch(switch, on):
+                return ops.SwitchesAnswer(await service.turn_switch(caller, switch, on=on))
+            case ops.ClearQuarantine(worker):
+                return ops.WorkerAnswer(await service.clear_quarantine(caller, worker))
+            case ops.Reconciliation():
+                return ops.ReconciliationAnswer(await service.reconciliation(caller))
             case ops.Metrics():
                 return ops.MetricsAnswer(service.metrics(caller).decode())
             case ops.Schedule(worker):
@@ -201,6 +209,7 @@ class OpsServer:
             reasons=view.reasons,
             consent=view.consent,
             devices=view.devices,
+            switches=view.switches,
             ops={
                 "commands": own.commands,
                 "refused": sum(own.refused.values()),

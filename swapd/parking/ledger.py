@@ -42,6 +42,10 @@ class ParkLedger:
         held = 0 if self.spills else self.resident_bytes
         return size <= self.capacity_bytes - self.promised_bytes - held
 
+    def could_take_soon(self, size: int) -> bool:
+        """Whether waiting helps: with a folder, what is promised now makes way as soon as it has come."""
+        return size <= self.capacity_bytes if self.spills else self.could_take(size)
+
     def promise(self, move: str, size: int) -> bool:
         """Set room aside for a move; False leaves all as it was. A repeat changes nothing."""
         if move in self._promised:

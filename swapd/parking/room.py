@@ -110,7 +110,7 @@ class ParkRoom:
         while (lease := self._leases.grant(size)) is None:
             victim = self.ledger.oldest({k.header.session for k in self if not k.lock.locked()})
             if self._leaving:
-                await self._freed.park()
+                await self._freed.park()  # no deadline: memory to overwrite, and one copy at most before it
             elif victim is None or self._folder is None:
                 raise SwapdError(Code.PARK_FULL, f"{size} bytes wanted, {self._leases.free_bytes} free")
             else:

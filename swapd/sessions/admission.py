@@ -33,8 +33,8 @@ INLINE_TEXT_CHARS = 8192
 """Longer prompts are tokenised in a thread: they would hold up every stream."""
 
 
-Closer = Literal["drain", "device"]
-"""Who keeps a worker closed: a drain of it, or its device, which is not lent."""
+Closer = Literal["drain", "device", "quarantine"]
+"""Who keeps a worker closed: a drain of it, its device, which is not lent, or an import that failed there."""
 
 
 class Admission:
@@ -51,6 +51,8 @@ class Admission:
     ) -> None:
         self.refusal: Callable[[], SwapdError | None] = lambda: None
         """Why no device is lent, if that is why nobody admits."""
+        self.stopped: Callable[[], SwapdError | None] = lambda: None
+        """Why nobody at all is admitted, if an operator stopped admission (H163); moves go on."""
         self._closed: dict[str, dict[Closer, str]] = {}
         self._config = config
         self._table = table
@@ -83,6 +85,8 @@ class Admission:
     async def admit(self, caller: Caller, request: NewSession) -> LiveSession:
         """Check, place, start and store a session. Raises the codes under "requests" and "admission"."""
         record = await self._record(caller, request)
+        if (stopped := self.stopped()) is not None:
+            raise stopped
         ceiling = self._config.max_active_sessions
         if ceiling is not None and len(list(self._table)) + self._arriving >= ceiling:
             raise SwapdError(Code.CAPACITY, f"{ceiling} sessions are active")
@@ -103,6 +107,8 @@ class Admission:
             raise SwapdError(Code.NO_ADMITTING_WORKER, reasons)
         for link in sorted(open_links, key=self._load):
             owner = link.owner
+            if (stopped := self.stopped()) is not None:
+                raise stopped  # H163: stopped while another worker was asked
             if not self.admitting(link.name):
                 continue  # closed while another worker was asked (H51)
             if owner is None or not self._ledger.charge(link.name, record.id, tokens):

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 import trio
 
+from swapd.api import Reconciled, ReconciliationView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Inventory, InventoryItem, Started
@@ -27,6 +28,7 @@ from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
 from swapd.sessions.inventory import judge
 from swapd.sessions.live import LiveSession
+from swapd.sessions.reconciliation import Reconciliation
 from swapd.sessions.table import OwnerLink, SessionTable
 from swapd.store.ledger import MoveCommit, assign_owner, commit_move
 from swapd.worker.link import WorkerLink
@@ -59,6 +61,7 @@ class Recovery:
         self._admission = admission
         self._links = links
         self._wall = wall
+        self.findings = Reconciliation([worker.worker_id for worker in config.workers], wall())
         self._introduced: set[str] = set()
         self._examining: set[str] = set()
         self._all_introduced = trio.Event()
@@ -74,25 +77,44 @@ class Recovery:
         """Resolve what the last run left, then whatever is lost from now on."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            left_open = list(self._table)
             task_status.started()
             try:
                 with trio.move_on_after(INTRODUCTION_S):
                     await self._all_introduced.wait()
                 self._all_introduced.set()
+                self.findings.all_met(trio.current_time(), self._wall())
                 while self._examining or any(self.undecided(session) for session in self._table):
                     for session in self._table:
                         self.look_at(session)
                     await self._table.wait_activity(LOOK_AGAIN_S)
+                self.findings.finish(
+                    [(session.record, session.durable) for session in left_open],
+                    trio.current_time(),
+                    self._wall(),
+                )
                 self._reconciled.set()
-                log.info("reconciled", extra={"outcomes": str(self.outcomes)})
+                report = self.report()
+                counted = {
+                    "sessions": len(report.sessions) + report.left_out,
+                    "took_s": report.found_to_ready_s,
+                }
+                log.info("reconciled", extra=counted)
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
 
+    def report(self) -> ReconciliationView:
+        """What this start found of the last run, so far (H152)."""
+        undecided = 0 if self.reconciled else sum(self.undecided(session) for session in self._table)
+        return self.findings.view(undecided)
+
     def introduced(self, worker: str) -> None:
         """A worker was found, or found absent."""
+        self.findings.met(worker, "absent")
         self._introduced.add(worker)
         if self._introduced >= set(self._links):
+            self.findings.all_met(trio.current_time(), self._wall())
             self._all_introduced.set()
 
     def lost(self, owner: Owner) -> None:
@@ -193,15 +215,22 @@ class Recovery:
 
     async def _decide(self, session: LiveSession) -> None:
         """Replay where permitted, else end it, within `decide_s` of a worker being there (H70, H145)."""
+        owner = session.record.owner
+        link = self._links.get(owner.worker) if owner is not None else None
+        connected = link is not None and link.is_owner(owner)
+        why = self.findings.loss(owner.worker if owner is not None else None, connected=connected)
         try:
             # Nothing was shown yet: running it anew repeats nothing, so it needs no permission (B18).
             permitted = session.record.allow_replay_fallback or session.durable == 0
             if permitted and await self._replay(session):
                 self._count("replayed")
+                rebuilt = session.rebuilt_positions
+                _tell(self.findings.decided(session.record, session.durable, "replayed", why, rebuilt))
                 return
             if not session.over:
                 await self._table.finish(session, "failed", Code.RECOVERY_UNAVAILABLE)
                 self._count("failed")
+                _tell(self.findings.decided(session.record, session.durable, "failed", why))
         except SwapdError as error:
             log.error("session not resolved", extra={"session": session.id, "code": error.code})
         finally:
@@ -296,6 +325,7 @@ class Recovery:
         durable = {session.id: session.durable for session in expected}
         self._examining.add(link.name)
         try:
+            self.findings.met(link.name, "found")
             self.introduced(link.name)
             with trio.move_on_after(INTRODUCTION_S):
                 await self._all_introduced.wait()
@@ -337,7 +367,11 @@ class Recovery:
         self._count(verdict.found if verdict.found != "homeless" else "released")
         for command in verdict.commands:
             link.tell(command)
+        if record is None or record.terminal:
+            dropped = self.findings.dropped(item.session, link.name, item.epoch, known=record is not None)
+            _tell(dropped)
         if verdict.keeps and session is not None:
+            _tell(self.findings.kept(session.record, session.durable, verdict.found))
             kept.add(session.id)
             self._ledger.restore(link.name, session.id, session.record.spec().budget)
             limit = self._table.limit(session)
@@ -358,3 +392,15 @@ class Recovery:
 
     def _count(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
+def _tell(entry: Reconciled | None) -> None:
+    """One line of the log for each entry of the report (H152)."""
+    if entry is not None:
+        told = {
+            "session": entry.session,
+            "outcome": entry.result,
+            "reason": entry.reason,
+            "epoch": entry.epoch,
+        }
+        log.info("session reconciled", extra=told | {"worker": entry.worker, "accepted": entry.accepted})

@@ -14,16 +14,23 @@ from swapd.sessions.live import LiveSession
 BATCH_EVENTS: Final = 256
 """Events handed to a reader at once; it asks again for the rest, so a slow reader buffers nothing here."""
 
+PARKED: Final = b'{"notice":"parked"}'
+RESUMED: Final = b'{"notice":"resumed"}'
+
 
 class Reader:
     """Implements `swapd.api.Subscription`. Left half-way, it leaves nothing behind."""
 
-    def __init__(self, session: LiveSession, after: int | None, stopping: trio.Event) -> None:
+    def __init__(
+        self, session: LiveSession, after: int | None, stopping: trio.Event, *, notices: bool = False
+    ) -> None:
         if after is not None and after > session.cursor:
             raise SwapdError(Code.CURSOR_AHEAD, f"the last event is {session.cursor}")
         self._session = session
         self._after = -1 if after is None else after
         self._stopping = stopping
+        self._notices = notices
+        self._parked = False
 
     @property
     def cursor(self) -> int:
@@ -36,11 +43,19 @@ class Reader:
         """Wait for the next events. Cancelled: the cursor stays where it is."""
         session = self._session
         while not self._stopping.is_set():
+            parked = self._notices and session.record.state == "parked"
+            if self._parked and not parked:
+                self._parked = False
+                return (Event(self.cursor, "notice", RESUMED),)
             batch = session.events(self._after, BATCH_EVENTS)
             if batch:
                 self._after = batch[-1].id
                 return batch
             if session.ended:
                 break
+            if parked and not self._parked:
+                # After all that it had to give, so that the reader knows what it waits for (B6).
+                self._parked = True
+                return (Event(self.cursor, "notice", PARKED),)
             await session.wait_changed()
         raise StopAsyncIteration

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Final
+
+from swapd.api import Switch
 
 
 def next_generation(db: sqlite3.Connection) -> int:
@@ -13,3 +16,27 @@ def next_generation(db: sqlite3.Connection) -> int:
         " ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
     ).fetchall()
     return rows[0][0]
+
+
+_OFF_SINCE: Final = "off_since."
+
+
+def off_switches(db: sqlite3.Connection) -> dict[Switch, float]:
+    """The switches that are off, and since when (seconds since 1970)."""
+    rows: list[tuple[str, int]] = db.execute(
+        "SELECT name, value FROM meta WHERE name IN ('off_since.admission', 'off_since.migration')"
+    ).fetchall()
+    known: tuple[Switch, ...] = ("admission", "migration")
+    found = {name.removeprefix(_OFF_SINCE): float(value) for name, value in rows}
+    return {switch: found[switch] for switch in known if switch in found}
+
+
+def set_switch(db: sqlite3.Connection, switch: Switch, off_since: float | None) -> None:
+    """Write that a switch is off, or (None) that it is on."""
+    name = f"{_OFF_SINCE}{switch}"
+    if off_since is None:
+        db.execute("DELETE FROM meta WHERE name = ?", (name,))
+        return
+    db.execute(
+        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, int(off_since))
+    )

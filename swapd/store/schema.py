@@ -156,6 +156,20 @@ _DEVICES: Final = (
 )
 
 
+@MIGRATIONS(name="0003_quarantines")
+def _quarantines(db: Database) -> None:
+    db.execute(
+        """
+        CREATE TABLE quarantines (
+          worker TEXT PRIMARY KEY,
+          incarnation TEXT NOT NULL,
+          code TEXT NOT NULL,
+          at REAL NOT NULL
+        ) WITHOUT ROWID
+        """
+    )
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)

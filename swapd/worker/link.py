@@ -232,10 +232,9 @@ class WorkerLink:
                     connected_at = trio.current_time()
                     try:
                         await self._connected(process)
-                        if self.state == "stopped":
-                            # It ended or was killed; collected here, so that nothing of it is left.
-                            with trio.move_on_after(STOP_WAIT_S):
-                                await process.wait()
+                        # It ended or was killed; collected here, so that nothing of it is left.
+                        with trio.move_on_after(STOP_WAIT_S):
+                            await process.wait()
                     finally:
                         process.close()
                     self._short_lives += 1

@@ -179,7 +179,7 @@ class ServiceDouble(LentDevices):
 
     @asynccontextmanager
     async def subscribe(
-        self, caller: Caller, session: str, after: int | None
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
     ) -> AsyncIterator[SubscriptionDouble]:
         found = self._find(caller, session)
         if after is not None and after > found.events[-1].id:

@@ -46,9 +46,17 @@ async def test_the_status_shows_the_devices_as_they_are(client: Client, service:
     hint = "learned load is above the calibration cap; target held at cap"
     service.lent["gpu0"] = lent_device("gpu0", hint=hint)
     status = (await client.ask("GET", "/status", token=OPERATOR)).json
-    assert {"version", "ready", "reasons", "consent", "devices", "workers", "sessions", "drains"} == set(
-        status
-    )
+    assert {
+        "version",
+        "ready",
+        "reasons",
+        "consent",
+        "devices",
+        "workers",
+        "sessions",
+        "drains",
+        "switches",
+    } == set(status)
     first, second = status["devices"]
     assert (first["threshold_pct"], first["hint"]) == (33.6, hint)
     assert "hint" not in second

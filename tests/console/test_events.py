@@ -7,7 +7,9 @@ import trio
 import trio.testing
 
 from console.connection import Deadlines
-from console.streams import Reader, StreamTimers
+from console.streams import Reader, StreamTimers, parse_notices, sse_frames, websocket_frame
+from swapd.api import Event
+from swapd.errors import Code, SwapdError
 from tests.console.client import WAIT_S, EventSource
 from tests.console.conftest import serving
 from tests.console.service_double import TENANT, SessionDouble
@@ -247,3 +249,27 @@ async def test_the_stream_sets_no_header_of_its_own_framing(client, service):
     assert headers["content-type"] == "text/event-stream; charset=utf-8"
     assert headers["cache-control"] == "no-store"
     assert "content-length" not in headers
+
+
+def test_a_notice_has_no_id_so_no_cursor_moves():
+    """B6, H21: a reader that comes back asks by the last event that counts."""
+    token, notice = Event(7, "token", b"{}"), Event(7, "notice", b'{"notice":"parked"}')
+    assert sse_frames([token, notice]) == (
+        b'id: 7\nevent: token\ndata: {}\n\nevent: notice\ndata: {"notice":"parked"}\n\n'
+    )
+    assert websocket_frame(notice) == '{"event":"notice","data":{"notice":"parked"}}'
+
+
+def test_notices_are_only_for_those_that_ask():
+    """B6: and what cannot be understood is refused."""
+    assert [parse_notices(given) for given in ([], ["0"], ["1"])] == [False, False, True]
+    for given in (["yes"], ["1", "1"], [""]):
+        with pytest.raises(SwapdError) as caught:
+            parse_notices(given)
+        assert caught.value.code is Code.INVALID_REQUEST
+
+
+async def test_a_wrong_wish_for_notices_is_422(client, service):
+    service.add("s0")
+    reply = await client.ask("GET", "/v1/sessions/s0/events?notices=maybe")
+    assert (reply.status, reply.code) == (422, "invalid_request")

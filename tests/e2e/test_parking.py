@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from swapd.client import Unreachable
 from tests.e2e.deployment import Deployment, reading
 from tests.e2e.test_lending_sim import BY_WORD, LENT, gone, state, until
 from tests.e2e.test_sim import prompt, reference
@@ -202,3 +203,61 @@ async def test_a_drain_may_park_and_its_worker_goes_on_with_the_session(running:
     views = await running.wait_settled()
     assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
+
+
+FAILING = 'park_bytes = 8388608\npark_dir = "parked"\nallow_failpoints = true'
+THERE = ("C.after", "K.before", "K.after", "V.after")
+BACK = ("R.after", "K.before", "K.after", "V.after")
+
+
+async def crash(running: Deployment, point: str) -> None:
+    """The coordinator ends at a point of the next move, as a crash does; then it is started again."""
+    armed = running.folder / "s" / "failpoints" / f"coordinator.{point}.arm"
+    assert armed.parent.is_dir()
+    armed.with_suffix(".reached").unlink(missing_ok=True)
+    armed.write_text("kill")
+
+
+async def restarted(running: Deployment) -> None:
+    """Once it has ended at the point that was armed."""
+    assert running.process is not None
+    await trio.to_thread.run_sync(running.process.wait, 60)
+    running.launch()
+    await running.announced_again()
+
+
+@pytest.mark.parametrize("running", [FAILING], indirect=True)
+async def test_a_coordinator_killed_at_any_step_there_or_back_loses_nothing(running: Deployment) -> None:
+    """B3, B22, H142-H147, H19: to the park the source has it until it is released; back, the disk has it."""
+    session = await running.create(prompt(5, 400), 12000)
+    async with reading(running, session) as readings:
+        for there, back in zip(THERE, BACK, strict=True):
+            await readings[0].wait_tokens(len(readings[0].tokens) + 10)
+            await crash(running, there)
+            await take_back_all_at_once(running)
+            await restarted(running)
+            await take_back_all(running)
+            await sessions_are(running, "parked")
+            assert running.stop_coordinator() == 0  # what is in memory goes to disk
+            running.launch()
+            await running.announced_again()
+            await sessions_are(running, "parked")
+            await crash(running, back)
+            await lend_all(running)
+            await restarted(running)
+            await sessions_are(running, "running")
+        await running.call("DELETE", f"/v1/sessions/{session}")
+    tokens = readings[0].tokens
+    assert tokens == reference(prompt(5, 400), len(tokens))
+    views = await running.wait_settled()
+    assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
+    assert list((running.folder / "parked").iterdir()) == []
+
+
+async def take_back_all_at_once(running: Deployment) -> None:
+    """Without waiting for what becomes of it; an answer may be lost with the coordinator."""
+    for name in LENT.values():
+        try:
+            await running.call("POST", f"/v1/devices/{name}/take-back", {})
+        except Unreachable:
+            return

@@ -93,6 +93,33 @@ async def test_four_sessions_move_together_there_and_back(service: Deployment) -
         assert one.events[-1].name == "cancelled"
 
 
+async def test_a_generation_waits_in_host_memory_and_goes_on_without_a_prefill(service: Deployment) -> None:
+    """B3, H75: both workers drained, so parked; then resumed with the KV that it had: the same tokens."""
+    prompt = f"3. {TEXT * 3}"
+    plain = await service.create(prompt, 120)
+    async with reading(service, plain) as readings:
+        pass
+    expected = readings[0].tokens
+    recomputed = {w: v["stats"]["recomputed_tokens"] for w, v in (await service.workers()).items()}
+    session = await service.create(prompt, 120)
+    async with reading(service, session) as readings:
+        await readings[0].wait_tokens(10)
+        source = await service.where(session)
+        other = "b" if source == "a" else "a"
+        # The other one is kept closed by a drain that waits for a session without a first token.
+        waits = await service.create("wait", 5)
+        assert await service.where(waits) == other
+        await service.call("POST", f"/v1/workers/{other}/drains", {}, 202)
+        view = await service.drain(source, {"mode": "park"})
+        (parked,) = view["sessions"]
+        assert (view["state"], parked["outcome"]) == ("drained", "parked")
+        await service.call("DELETE", f"/v1/sessions/{waits}")
+    readings[0].check_gapless()
+    assert readings[0].tokens == expected
+    after = {w: v["stats"]["recomputed_tokens"] for w, v in (await service.workers()).items()}
+    assert after == recomputed
+
+
 async def test_a_stop_string_that_crosses_a_move_is_found_and_hidden(service: Deployment) -> None:
     """H17, H30: text and stop strings know nothing of the move; tokens after the stop do not exist."""
     plain = await service.create(f"7. {TEXT * 2}", 60)

@@ -311,12 +311,18 @@ STEPS = [
 async def test_a_move_that_failed_is_tried_again_and_nothing_stays_on_loan(
     tmp_path: Path, step: type, asked: str, fault: str
 ) -> None:
-    """H49, H67, H97, H156: at every step; the drain re-plans by itself."""
+    """H49, H67, H97, H156: at every step; the drain re-plans by itself, once its target is trusted again."""
     deed: Deed = refusal(Code.INTERNAL) if fault == "refused" else silence
+    distrusted = asked == "b" and step is not into.Activate
+    distrusted = distrusted and (fault == "silent" or step in (into.Import, into.Prepare))
     async with open_world(tmp_path) as world:
         session = await world.session()
         world.link(asked).on(step, deed)
         begun = await world.supervisor.start("a", 60, "operator")
+        if distrusted:
+            await world.until(lambda: world.supervisor.quarantine.of("b") is not None)
+            await world.until(lambda: session.move is None)
+            await world.supervisor.quarantine.clear("b")
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
         assert session.record.owner == world.b.owner

@@ -232,6 +232,8 @@ class ScriptedLink:
                     self._emit(item.session)
                 self.activated |= set(items)  # a repeat lets nothing out twice
                 return out.Activated()
+            case into.InventoryQuery():
+                return out.Inventory(())
             case _:
                 return out.Done()
 

@@ -129,7 +129,7 @@ class ServiceDouble(LentDevices):
 
     @asynccontextmanager
     async def subscribe(
-        self, caller: Caller, session: str, after: int | None
+        self, caller: Caller, session: str, after: int | None, *, notices: bool = False
     ) -> AsyncIterator[SubscriptionDouble]:
         self._enter(caller)
         if session not in self.streams:

@@ -23,6 +23,7 @@ COMMANDS: list[ops.OpsCommand] = [
     ops.CancelSession("ses_1"),
     ops.Events("ses_1", 4),
     ops.StartDrain("a", 5.0),
+    ops.StartDrain("a", None, "park"),
     ops.Drain("drn_1"),
     ops.Drains(),
     ops.CancelDrain("drn_1"),

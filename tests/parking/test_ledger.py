@@ -59,6 +59,16 @@ def test_no_promise_is_given_that_could_not_be_kept(steps: list[tuple[str, str, 
         assert ledger.sessions == set(resident)
 
 
+def test_with_a_folder_a_full_memory_is_only_a_matter_of_time() -> None:
+    """An owner's device must not end a session that has only to wait for the others on their way."""
+    for spills in (True, False):
+        ledger = ParkLedger(10 * PAGE, spills=spills)
+        assert ledger.promise("move", 8 * PAGE)
+        assert not ledger.could_take(4 * PAGE)
+        assert ledger.could_take_soon(4 * PAGE) is spills
+        assert not ledger.could_take_soon(11 * PAGE)
+
+
 def test_who_is_being_copied_is_passed_over() -> None:
     ledger = ParkLedger(10 * PAGE, spills=True)
     for name in "abc":

@@ -20,6 +20,7 @@ def test_a_database_is_migrated_once(db: sqlite3.Connection) -> None:
     assert db.execute("SELECT name FROM _sqlite_migrations").fetchall() == [
         ("0001_initial",),
         ("0002_devices",),
+        ("0003_quarantines",),
     ]
 
 

@@ -1,0 +1,93 @@
+"""`swapd admission`, `migration`, `clear-quarantine` and `reconciliation`, against a service on sockets."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swapd.api import Reconciled, ReconciliationView
+from tests.test_cli import Running
+
+ENTRIES = (
+    Reconciled("ses_1", "resumed", "owner_has_it", "a", 1, 40),
+    Reconciled("ses_2", "failed", "worker_absent", "b", 1, 7, code="recovery_unavailable"),
+)
+REPORT = ReconciliationView(
+    "done", 1.0, 2.0, {"a": "found", "b": "absent"}, 1.5, 0.0123, {"resumed": 1, "failed": 1}, ENTRIES, 0
+)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with tempfile.TemporaryDirectory(prefix="cli-", dir="/tmp") as folder, Running(Path(folder)) as started:
+        yield started
+
+
+def test_admission_is_stopped_shown_and_reopened(running: Running) -> None:
+    """H163"""
+    assert running.swapd("admission").stdout == "admission is open\n"
+    stopped = running.swapd("admission", "stop").stdout
+    assert stopped.startswith("admission is stopped by the operator since 19")
+    assert "admission is stopped by the operator" in running.swapd("status").stdout
+    assert running.swapd("admission").stdout == stopped
+    assert running.swapd("admission", "reopen").stdout == "admission is open\n"
+    assert "admission" not in running.swapd("status").stdout
+    view = json.loads(running.swapd("admission", "stop", "--json").stdout)
+    assert (view["admission"], view["migration"]) == (False, True)
+
+
+def test_migration_is_turned_off_and_on(running: Running) -> None:
+    """A13"""
+    off = running.swapd("migration", "off")
+    assert (off.exit_code, off.stdout[:32]) == (0, "migration is off by the operator")
+    assert running.swapd("migration", "on").stdout == "migration is on\n"
+
+
+def test_migration_that_the_configuration_turns_off_cannot_be_turned_on_here(running: Running) -> None:
+    """A13: exit status 1, because it is not as asked."""
+    view = msgspec.structs.replace(running.service.switches_view, migration_configured=False)
+
+    async def stays_off(*args: object, **kwargs: object) -> object:
+        return msgspec.structs.replace(view, migration=False)
+
+    running.service.turn_switch = stays_off  # type: ignore[method-assign,assignment]
+    answer = running.swapd("migration", "on")
+    assert answer.exit_code == 1
+    assert answer.stdout == "migration is off by the configuration (migration_enabled = false)\n"
+
+
+def test_a_quarantine_is_cleared_and_an_unknown_worker_refused(running: Running) -> None:
+    """H79"""
+    answer = running.swapd("clear-quarantine", "a")
+    assert answer.stdout == "worker a is not quarantined and admits sessions\n"
+    assert running.service.cleared == ["a"]
+    refused = running.swapd("clear-quarantine", "zz")
+    assert refused.exit_code == 2
+    assert "worker_unknown" in refused.stderr
+
+
+def test_the_report_of_a_start_is_shown_session_by_session(running: Running) -> None:
+    """H152"""
+    running.service.report = REPORT
+    shown = running.swapd("reconciliation")
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert lines[1].split() == ["ses_1", "resumed", "a", "1", "40", "0", "owner_has_it"]
+    assert lines[2].split()[-1] == "recovery_unavailable"
+    assert "reconciliation: done; 1 failed, 1 resumed; workers: a found, b absent" in lines
+    assert lines[-1] == "decided 0.012 s after the last worker was found"
+    told = json.loads(running.swapd("reconciliation", "--json").stdout)
+    assert told == json.loads(msgspec.json.encode(REPORT))
+
+
+def test_a_report_that_is_not_finished_says_so(running: Running) -> None:
+    """H142, H152"""
+    running.service.report = msgspec.structs.replace(REPORT, state="deciding", undecided=3)
+    shown = running.swapd("reconciliation")
+    assert shown.exit_code == 1
+    assert "3 sessions are undecided" in shown.stdout
