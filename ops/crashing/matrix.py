@@ -100,7 +100,7 @@ MATRIX: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "target-late": _row("- - -", "- - - -", "RH", "RH - -"),
     "client": _row("GO GO GO", "GO GO GO GO", "GO", "GO GO GO"),
     "cancel": _row("x x x", "x x x x", "x", "x x5 x5"),
-    "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3"),
+    "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3|GO"),
     "owner": _row("NB AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "o", "o o o"),
 }
 

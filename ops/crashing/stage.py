@@ -187,6 +187,12 @@ class Stage:
         await self.restart(kill=False)
         await self.deployment.wait_ready(self.pace.rest_s)
 
+    async def lift_quarantines(self) -> None:
+        """As an operator who found the worker in order (H79); refused while anything is left on it."""
+        for view in (await self.view("GET", "/v1/workers"))["workers"]:
+            if view["quarantine"]:
+                await self.view("DELETE", f"/v1/workers/{view['id']}/quarantine")
+
     async def check_rest(self) -> list[Fault]:
         """Nothing is reserved, lent, frozen or held, on either side (invariant 4)."""
         faults: list[Fault] = []
