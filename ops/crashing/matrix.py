@@ -100,7 +100,7 @@ MATRIX: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "target-late": _row("- - -", "- - - -", "RH", "RH - -"),
     "client": _row("GO GO GO", "GO GO GO GO", "GO", "GO GO GO"),
     "cancel": _row("x x x", "x x x x", "x", "x x5 x5"),
-    "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3"),
+    "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3|GO"),
     "owner": _row("NB AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "o", "o o o"),
 }
 
@@ -138,8 +138,8 @@ class Cell(NamedTuple):
     @property
     def allowed(self) -> tuple[str, ...]:
         row, steps = MATRIX[self.victim], list(STEPS)
-        # The coordinator hears of the freeze and of the export in one message.
-        further = {"F": 2, "Z": 0}.get(self.step, 1) if self.after else 0
+        # The coordinator hears of freeze and export in one message, and needs the transcript at the commit.
+        further = {"F": 2, "T": 2, "Z": 0}.get(self.step, 1) if self.after else 0
         at = steps.index(self.step)
         return tuple(
             dict.fromkeys(name for step in steps[at : at + further + 1] for name in row.get(step, ()))

@@ -180,7 +180,6 @@ class Stage:
         for view in (await self.view("GET", "/v1/workers"))["workers"]:
             if view["drain"]:
                 await self.view("DELETE", f"/v1/drains/{view['drain']}")
-        await self._trust_again()
         if self.losses < LOSSES_BORNE:
             with contextlib.suppress(AssertionError):
                 await self.deployment.wait_ready(PATIENCE_S)
@@ -188,18 +187,11 @@ class Stage:
         await self.restart(kill=False)
         await self.deployment.wait_ready(self.pace.rest_s)
 
-    async def _trust_again(self) -> None:
-        """Clear quarantines, as an operator would who knows what was done to the worker (H79)."""
-        with trio.move_on_after(PATIENCE_S):
-            while quarantined := [
-                view["id"]
-                for view in (await self.view("GET", "/v1/workers"))["workers"]
-                if view["quarantine"] and view["state"] == "ready"
-            ]:
-                for worker in quarantined:
-                    # Refused while something is reserved there still: `check_rest` would find that.
-                    await self.deployment.client.request("DELETE", f"/v1/workers/{worker}/quarantine")
-                await trio.sleep(0.05)
+    async def lift_quarantines(self) -> None:
+        """As an operator who found the worker in order (H79); refused while anything is left on it."""
+        for view in (await self.view("GET", "/v1/workers"))["workers"]:
+            if view["quarantine"]:
+                await self.view("DELETE", f"/v1/workers/{view['id']}/quarantine")
 
     async def check_rest(self) -> list[Fault]:
         """Nothing is reserved, lent, frozen or held, on either side (invariant 4)."""

@@ -69,7 +69,7 @@ async def test_the_last_devices_are_taken_back_and_the_streams_go_on_when_they_r
 ) -> None:
     """B3, A1, p of the matrix: parked, both devices free, then resumed: the reference, nothing recomputed."""
     sessions = [
-        await running.create(prompt(n, 300 + 50 * n), 3000, seed=n, temperature=0.8) for n in range(3)
+        await running.create(prompt(n, 300 + 50 * n), 1500, seed=n, temperature=0.8) for n in range(3)
     ]
     pids = [ready.pid for w in ("a", "b") if (ready := running.worker_ready(w)) is not None]
     async with reading(running, *sessions) as readings:
@@ -91,7 +91,7 @@ async def test_the_last_devices_are_taken_back_and_the_streams_go_on_when_they_r
             await one.wait_tokens(before + 20)
     for number, one in enumerate(readings):
         one.check_gapless()
-        assert one.tokens == reference(prompt(number, 300 + 50 * number), 3000, seed=number, temperature=0.8)
+        assert one.tokens == reference(prompt(number, 300 + 50 * number), 1500, seed=number, temperature=0.8)
     views = await running.wait_settled()
     assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
 
@@ -176,7 +176,7 @@ async def test_over_quota_a_session_may_finish_and_the_other_waits(running: Depl
 
 async def test_a_drain_may_park_and_its_worker_goes_on_with_the_session(running: Deployment) -> None:
     """B3, H54: both workers drained for their operator; the same processes take the sessions up again."""
-    sessions = [await running.create(prompt(n, 300), 2000) for n in range(2)]
+    sessions = [await running.create(prompt(n, 300), 1200) for n in range(2)]
     pids = {w: running.worker_ready(w) for w in ("a", "b")}
     async with reading(running, *sessions) as readings:
         for one in readings:
@@ -198,7 +198,7 @@ async def test_a_drain_may_park_and_its_worker_goes_on_with_the_session(running:
         assert parked > 0
     for number, one in enumerate(readings):
         one.check_gapless()
-        assert one.tokens == reference(prompt(number, 300), 2000)
+        assert one.tokens == reference(prompt(number, 300), 1200)
     assert {w: running.worker_ready(w) for w in ("a", "b")} == pids
     views = await running.wait_settled()
     assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())

@@ -21,13 +21,20 @@ async def world_with_park(path: Path, **changes: Any) -> AsyncIterator[World]:
     fields = {"workers": ("a",), "park_bytes": PARK_BYTES, "world_class": KvWorld}
     async with open_world(path, **(fields | changes)) as world:
         yield world
-        await world.until(lambda: room(world).at_rest)
+        await at_rest(world)
         world.check_baseline()
 
 
 def room(world: World) -> ParkRoom:
     assert world.park is not None
     return world.park.room
+
+
+async def at_rest(world: World) -> None:
+    """Nothing of a move or a stay is still being given back, once the last tasks have had their turn."""
+    leases = world.leases
+    assert leases is not None
+    await world.until(lambda: room(world).at_rest and leases.active == 0)
 
 
 def shut(world: World, *workers: str) -> None:
