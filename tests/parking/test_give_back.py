@@ -30,6 +30,8 @@ async def test_the_last_device_goes_free_and_its_session_comes_back_with_it(tmp_
         for device in ("of_a", "of_b"):
             await lent.desk.lend(device)
         await lent.until(lambda: session.record.state == "running" and session.move is None)
+        # The park's memory is overwritten after the session has left it.
+        await lent.until(lambda: world.park is not None and world.park.room.at_rest)
         assert (session.durable, world.recovery.replayed_tokens) == (10, 0)
         world.check_baseline()
 
