@@ -20,6 +20,7 @@ import pytest
 from swapd.errors import Code, SwapdError
 from swapd.quickstart import child as child_module
 from swapd.quickstart.child import ServeProcess
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 WAIT_S = 45.0
@@ -42,7 +43,7 @@ def write_sim(state, **given):
 
 quickstart.write_config = write_sim
 quickstart.ensure_checkpoint = lambda report: folder
-sys.exit(quickstart.run_quickstart(once=once, port=0, folder=folder, json_path=json_path))
+sys.exit(quickstart.run_quickstart(once=once, port=int(sys.argv[4]), folder=folder, json_path=json_path))
 """
 
 
@@ -55,7 +56,15 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def quickstart(folder: Path, form: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder / "state"), form, str(folder / "report.json")],
+        [
+            sys.executable,
+            "-c",
+            SCRIPT,
+            str(folder / "state"),
+            form,
+            str(folder / "report.json"),
+            str(free_port()),
+        ],
         cwd=ROOT,
         text=True,
         env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},

@@ -29,6 +29,7 @@ CONFIGURATION: Final = """\
   <listen>unix:path={socket}</listen>
   <auth>EXTERNAL</auth>
   <servicedir>{services}</servicedir>
+  <limit name="service_start_timeout">1000</limit>
   <policy context="default">
     <allow send_destination="*" eavesdrop="true"/>
     <allow eavesdrop="true"/>

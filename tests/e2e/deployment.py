@@ -11,7 +11,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import trio
 from swapd.client import HttpClient, Unreachable
 from swapd.messages.from_worker import Ready
 from swapd.sse import SseEvent
+from tests.ports import free_port
 
 TOKEN = "operator-token-of-a-test"
 TENANT = "tenant-token-of-a-test"
@@ -112,8 +112,7 @@ class Deployment:
         self._closed = False
         self._created: list[str] = []
         # A port that stays the same over restarts, so that clients can come back to it.
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         self.config.write_text(
             toml(self.folder, port, engine=engine, model=model, extra=extra, top=top, lent=lent)
         )

@@ -24,6 +24,7 @@ import trio
 from swapd.client import HttpClient
 from tests.e2e.deployment import REPO, Reading
 from tests.e2e.test_lending_sim import idle_share
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.vllm,
@@ -50,7 +51,7 @@ def quickstart(checkpoint: str) -> Iterator[tuple[HttpClient, HttpClient]]:
                     "swapd",
                     "quickstart",
                     "--port",
-                    "0",
+                    str(free_port()),
                     "--dir",
                     str(folder / "state"),
                 ],
