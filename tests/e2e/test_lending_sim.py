@@ -22,7 +22,8 @@ import trio
 from tests.e2e.deployment import Deployment, reading
 from tests.e2e.test_sim import prompt, reference
 
-OWNERS_PROGRAM = "swapd-owner-e2e"
+OWNERS_PROGRAM = f"swapd-{os.getpid()}"
+"""Of this test process alone: a name counts wherever on the machine it runs, also for tests beside us."""
 LENT = {"a": "core0", "b": "core1"}
 EXTRA = f"""
 [[devices]]
