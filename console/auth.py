@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 from werkzeug.datastructures import Headers
 
-from swapd.api import Caller, Service
+from swapd.api import Service
 from swapd.errors import Code, SwapdError
+from swapd.views import Caller
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 SUBPROTOCOL: Final = "swapd.v1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from swapd.api import DeviceEvent, DrainView
 from swapd.messages.from_worker import Inventory, Tokens
 from swapd.messages.generation import Owner
 from swapd.messages.to_worker import Grant
@@ -13,6 +12,7 @@ from swapd.ops.bus import EventBus
 from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
+from swapd.views import DeviceEvent, DrainView
 from swapd.worker.link import WorkerLink
 
 

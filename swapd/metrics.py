@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, get_args
 
-from swapd.api import Outcome
 from swapd.errors import Code
 from swapd.migration.tally import FINAL_STATES, PHASES
 from swapd.pressure.reading import PROFILES
 from swapd.sessions.inventory import Found
 from swapd.sessions.table import FencedBy
+from swapd.views import Outcome
 
 OTHER: Final = "other"
 """What a value outside its set becomes in production (H178)."""

@@ -24,7 +24,6 @@ import zmq
 from console.app import create_app
 from console.server import serve_http
 from swapd import failpoints
-from swapd.api import Outcome
 from swapd.config import Config
 from swapd.config_file import load_config
 from swapd.errors import Code, SwapdError
@@ -58,6 +57,7 @@ from swapd.transport.arena import Arena
 from swapd.transport.arena_header import HEADER_BYTES, REGIONS
 from swapd.transport.leases import LeaseBook
 from swapd.transport.paths import ensure_private_dir
+from swapd.views import Outcome
 from swapd.worker.link import WorkerLink
 from swapd.worker.spawn import failpoint_folder
 

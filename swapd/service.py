@@ -15,25 +15,6 @@ import msgspec
 import trio
 
 import swapd
-from swapd.api import (
-    Caller,
-    DeviceEvent,
-    DeviceView,
-    DrainMode,
-    DrainOrigin,
-    DrainView,
-    NewSession,
-    QuarantineView,
-    Readiness,
-    ReconciliationView,
-    SamplePoint,
-    SessionView,
-    StatusView,
-    Switch,
-    SwitchesView,
-    TakeBack,
-    WorkerView,
-)
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
@@ -56,6 +37,25 @@ from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
 from swapd.store.writer import Store
 from swapd.switches import Switches
+from swapd.views import (
+    Caller,
+    DeviceEvent,
+    DeviceView,
+    DrainMode,
+    DrainOrigin,
+    DrainView,
+    NewSession,
+    QuarantineView,
+    Readiness,
+    ReconciliationView,
+    SamplePoint,
+    SessionView,
+    StatusView,
+    Switch,
+    SwitchesView,
+    TakeBack,
+    WorkerView,
+)
 from swapd.worker.link import WorkerLink
 
 EVENTS_SHOWN: Final = 200

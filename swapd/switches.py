@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import trio
 
-from swapd.api import Switch, SwitchesView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.store.meta import off_switches, set_switch
 from swapd.store.writer import Store
+from swapd.views import Switch, SwitchesView
 
 log = logging.getLogger("swapd.switches")
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
-from swapd.api import (
+from swapd.errors import Code, SwapdError
+from swapd.lending.take_back import check_take_back
+from swapd.views import (
     Caller,
     DeviceEvent,
     DeviceView,
@@ -25,8 +27,6 @@ from swapd.api import (
     TakenBack,
     WorkerView,
 )
-from swapd.errors import Code, SwapdError
-from swapd.lending.take_back import check_take_back
 
 GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
 

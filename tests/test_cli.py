@@ -278,7 +278,7 @@ def test_a_drain_can_be_started_without_waiting(running: Running) -> None:
 
 def test_sessions_are_listed_and_cancelled(running: Running) -> None:
     async def create() -> None:
-        from swapd.api import Caller, NewSession
+        from swapd.views import Caller, NewSession
 
         await running.service.create_session(Caller("me"), NewSession(prompt="x", max_new_tokens=3))
 

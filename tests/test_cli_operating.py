@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swapd.api import Reconciled, ReconciliationView
+from swapd.views import Reconciled, ReconciliationView
 from tests.test_cli import Running
 
 ENTRIES = (

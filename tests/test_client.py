@@ -13,9 +13,9 @@ import trio
 from trio.testing import MockClock
 
 from swapd import client as client_module
-from swapd.api import WorkerView
 from swapd.client import HttpClient, Unreachable
 from swapd.errors import Code, SwapdError
+from swapd.views import WorkerView
 
 Answer = bytes | Callable[[trio.SocketStream], Awaitable[None]]
 

@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from swapd.api import Caller, NewSession
 from swapd.config import CredentialConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Inventory
 from swapd.service import SwapdService
+from swapd.views import Caller, NewSession
 from tests.migration.world import World, open_world
 from tests.store.failing import CommitFails, CommitFailsStore
 

@@ -10,10 +10,16 @@ from typing import NamedTuple
 
 import pytest
 
-from swapd.api import Caller, DeviceEvent, NewSession, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.service import SwapdService
 from swapd.store.devices import add_device_event, add_samples
+from swapd.views import (
+    Caller,
+    DeviceEvent,
+    NewSession,
+    SamplePoint,
+    TakeBack,
+)
 from tests.lending.desk_double import DeskDouble
 from tests.lending.test_view import device, unfinished
 from tests.migration.world import World, open_world

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from swapd.api import Caller, NewSession
 from swapd.errors import REASONS, Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.service import SwapdService
 from swapd.switches import Switches
+from swapd.views import Caller, NewSession
 from tests.migration.world import World, open_world
 from tests.store.failing import CommitFails, CommitFailsStore
 

@@ -9,8 +9,9 @@ from quart import Response, request
 from console import auth
 from console.body import read_optional_json
 from console.errors import reply
-from swapd.api import Service, TakeBack
+from swapd.api import Service
 from swapd.errors import Code, SwapdError
+from swapd.views import TakeBack
 
 
 class DeviceRoutes:

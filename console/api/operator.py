@@ -10,8 +10,14 @@ from quart import Response, request
 from console import auth
 from console.body import read_json, read_optional_json
 from console.errors import reply
-from swapd.api import DrainMode, DrainOrigin, Service, Switch, TurnSwitch
+from swapd.api import Service
 from swapd.errors import Code, SwapdError
+from swapd.views import (
+    DrainMode,
+    DrainOrigin,
+    Switch,
+    TurnSwitch,
+)
 
 SWITCHES: Final[dict[str, Switch]] = {"admission": "admission", "migration": "migration"}
 METRICS_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"

@@ -8,10 +8,11 @@ from console import auth
 from console.body import read_json
 from console.errors import reply
 from console.streams import SSE_HEADERS, TERMINAL, EventStream, StreamTimers, parse_cursor, parse_notices
-from swapd.api import NewSession, Service, SessionView
+from swapd.api import Service
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
 from swapd.sessions.requests import check_new_session
+from swapd.views import NewSession, SessionView
 
 
 class SessionRoutes:

@@ -17,7 +17,8 @@ from quart import websocket
 from console import auth
 from console.api.sessions import check_cursor
 from console.streams import TERMINAL, Reader, StreamTimers, parse_cursor, parse_notices, websocket_frame
-from swapd.api import Caller, Service
+from swapd.api import Service
+from swapd.views import Caller
 
 MAX_CLIENT_FRAMES: Final = 64
 

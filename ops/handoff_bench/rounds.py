@@ -19,9 +19,15 @@ import trio
 from ops.handoff_bench.deployment import WORKERS, Deployment
 from ops.handoff_bench.measure import Window
 from ops.handoff_bench.plan import AWAY_TOKENS, QUIET_TOKENS, WARM_TOKENS, RoundPlan, SessionPlan
-from swapd.api import DrainMode, DrainView, SessionOutcome, SessionView, WorkerView
 from swapd.client import HttpClient
 from swapd.errors import Code, SwapdError
+from swapd.views import (
+    DrainMode,
+    DrainView,
+    SessionOutcome,
+    SessionView,
+    WorkerView,
+)
 
 POLL_S: Final = 0.2
 """Each look at a drain costs the service some milliseconds on a core that a worker uses too."""

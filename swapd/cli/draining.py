@@ -14,7 +14,7 @@ from swapd.cli import place
 from swapd.cli.boundary import EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_AS_ASKED, refusals_as_json
 
 if TYPE_CHECKING:
-    from swapd.api import DrainView
+    from swapd.views import DrainView
 
 POLL_S: Final = 0.2
 

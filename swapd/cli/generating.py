@@ -126,7 +126,7 @@ class _Run:
         """Create, read to the end, and on a signal cancel. Raises the service's refusals."""
         import trio
 
-        from swapd.api import SessionView
+        from swapd.views import SessionView
 
         view = await self._client.view("POST", "/v1/sessions", SessionView, self._body)
         self._session = view.id

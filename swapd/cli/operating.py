@@ -11,7 +11,7 @@ from swapd.cli import place
 from swapd.cli.boundary import EXIT_NOT_AS_ASKED, refusals_as_json
 
 if TYPE_CHECKING:
-    from swapd.api import Switch, SwitchesView
+    from swapd.views import Switch, SwitchesView
 
 
 @click.command(short_help="Stop or reopen admission of new sessions.")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from swapd.api import (
+from swapd.views import (
     DeviceView,
     DrainView,
     ReconciliationView,

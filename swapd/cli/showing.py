@@ -87,9 +87,9 @@ def cancel(name: str, is_drain: bool, config: Path | None, socket_dir: Path | No
 
     A session that was moved by a cancelled drain stays where it is.
     """
-    from swapd.api import DrainView, SessionView
     from swapd.cli import output
     from swapd.ops.client import OpsClient, ask
+    from swapd.views import DrainView, SessionView
 
     async def question(ops: OpsClient) -> DrainView | SessionView:
         return await ops.cancel_drain(name) if is_drain else await ops.cancel_session(name)

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from swapd.api import GiveBackView, TakenBack
 from swapd.config import DeviceConfig
 from swapd.lending.reasons import Why
 from swapd.messages.sampler import Measurement
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.reading import Attendance, Decision
+from swapd.views import GiveBackView, TakenBack
 
 DeviceState = Literal["lent", "refused", "vacating", "free", "returning"]
 

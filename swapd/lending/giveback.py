@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 import trio
 
-from swapd.api import DrainOrigin, GiveBackView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.lending.cores import OtherCores
@@ -32,6 +31,7 @@ from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
+from swapd.views import DrainOrigin, GiveBackView
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.lending")

@@ -6,13 +6,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from swapd.api import DeviceView, ProfileView, TakenBack
 from swapd.config import Config, PressureConfig
 from swapd.lending.device import LentDevice, Verdict
 from swapd.lending.reasons import Why
 from swapd.pressure.bounds import fixed_threshold_pct, gap_limit_s
 from swapd.pressure.reading import Profile, ProfileSummary
 from swapd.pressure.texts import fixed_text, threshold_text
+from swapd.views import DeviceView, ProfileView, TakenBack
 
 T = TypeVar("T")
 

@@ -11,7 +11,9 @@ from typing import Final
 
 import msgspec
 
-from swapd.api import (
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import StepRecord
+from swapd.views import (
     DeviceEvent,
     DeviceView,
     DrainMode,
@@ -26,8 +28,6 @@ from swapd.api import (
     TakeBack,
     WorkerView,
 )
-from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import StepRecord
 
 OPS_VERSION: Final = 1
 MAX_REQUEST_BYTES: Final = 1 << 20

@@ -13,9 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from swapd.api import DrainMode, DrainOrigin, DrainState, DrainView, Outcome, SessionOutcome
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner
+from swapd.views import (
+    DrainMode,
+    DrainOrigin,
+    DrainState,
+    DrainView,
+    Outcome,
+    SessionOutcome,
+)
 
 DRAIN_TRANSITIONS: Final[dict[DrainState, frozenset[DrainState]]] = {
     "running": frozenset({"drained", "blocked", "cancelled"}),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swapd.api import Outcome, SessionOutcome
 from swapd.errors import Code
 from swapd.messages.from_worker import FrozenItem
 from swapd.messages.generation import Lease, Owner
 from swapd.migration.transaction import Event, Phase, advance
 from swapd.sessions.live import LiveSession
+from swapd.views import Outcome, SessionOutcome
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from swapd.api import DrainView, SessionOutcome
 from swapd.migration.drains import DrainBook
 from swapd.migration.move import Move
 from swapd.sessions.record import DrainRecord, MoveRecord
+from swapd.views import DrainView, SessionOutcome
 
 
 def planned(move: Move, now: float) -> MoveRecord:

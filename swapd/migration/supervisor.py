@@ -19,7 +19,6 @@ import msgspec
 import trio
 
 from swapd import failpoints
-from swapd.api import DrainMode, DrainOrigin, DrainView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
@@ -46,6 +45,7 @@ from swapd.store.drains import load_drain, recent_drains, save_drain
 from swapd.store.moves import finish_move, plan_move
 from swapd.transport.arena import Arena
 from swapd.transport.leases import LeaseBook
+from swapd.views import DrainMode, DrainOrigin, DrainView
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.migration")

@@ -11,11 +11,11 @@ import sqlite3
 from collections import Counter
 from typing import Final
 
-from swapd.api import SessionOutcome
 from swapd.distribution import Distribution
 from swapd.migration.drains import DRAIN_TRANSITIONS
 from swapd.store.drains import count_drains
 from swapd.store.moves import count_moves
+from swapd.views import SessionOutcome
 
 PHASES: Final = ("precopy", "freeze", "prepare", "commit", "activate", "first_token")
 """The parts of a move that take time. From `freeze` to `first_token` its client waits."""

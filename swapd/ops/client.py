@@ -14,7 +14,12 @@ from typing import Final, TypeVar
 import trio
 import zmq
 
-from swapd.api import (
+from swapd.errors import Code, SwapdError
+from swapd.messages import ops
+from swapd.messages.from_worker import StepRecord
+from swapd.transport.paths import ipc_endpoint
+from swapd.transport.sockets import TrioSocket, open_socket
+from swapd.views import (
     DeviceEvent,
     DeviceView,
     DrainMode,
@@ -28,11 +33,6 @@ from swapd.api import (
     TakeBack,
     WorkerView,
 )
-from swapd.errors import Code, SwapdError
-from swapd.messages import ops
-from swapd.messages.from_worker import StepRecord
-from swapd.transport.paths import ipc_endpoint
-from swapd.transport.sockets import TrioSocket, open_socket
 
 ANSWER_TIMEOUT_S: Final = 35.0
 """Longer than the service's own deadline of a command, so that its answer names the cause."""

@@ -14,8 +14,9 @@ from typing import Final
 
 import trio
 
-from swapd.api import Caller, Event, Service
+from swapd.api import Event, Service
 from swapd.errors import Code, SwapdError
+from swapd.views import Caller
 
 IDLE_S: Final = 15.0
 MAX_READERS: Final = 256

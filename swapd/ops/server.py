@@ -17,13 +17,14 @@ import trio
 import zmq
 
 import swapd
-from swapd.api import Caller, Readiness, Service
+from swapd.api import Service
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
 from swapd.ops.bus import EventBus
 from swapd.ops.readers import EventReaders
 from swapd.transport.paths import ensure_private_dir, ipc_endpoint
 from swapd.transport.sockets import Context, TrioSocket, open_socket
+from swapd.views import Caller, Readiness
 
 MAX_IN_FLIGHT: Final = 128
 """Commands answered at once, long polls included; more are refused with `capacity`."""

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 import trio
 
-from swapd.api import SamplePoint
 from swapd.config import Config
 from swapd.lending.device import LentDevice
 from swapd.messages.sampler import Measurement
@@ -21,6 +20,7 @@ from swapd.pressure.reading import Attendance, Decision, Profile, Reading
 from swapd.pressure.restoring import NotRestored, Restored
 from swapd.store.devices import SAMPLES_KEPT_S, add_samples, prune_samples
 from swapd.store.writer import Store
+from swapd.views import SamplePoint
 
 __all__ = ["CalibrationKeeper", "PressureTracker", "TrackerStatistics", "reading_of"]
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import trio
 
-from swapd.api import DrainView, SessionView
 from swapd.client import HttpClient
 from swapd.errors import Code, SwapdError
 from swapd.quickstart.measure import SeenToken, judge
+from swapd.views import DrainView, SessionView
 
 MAX_NEW_TOKENS: Final = 128
 DRAIN_AFTER_TOKENS: Final = 24

@@ -15,7 +15,6 @@ from typing import Literal
 import msgspec
 import trio
 
-from swapd.api import Caller, NewSession
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Started
@@ -27,6 +26,7 @@ from swapd.sessions.requests import check_new_session
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import Tokenizer
 from swapd.store.sessions import insert_session
+from swapd.views import Caller, NewSession
 from swapd.worker.link import WorkerLink
 
 INLINE_TEXT_CHARS = 8192

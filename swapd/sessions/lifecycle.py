@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from swapd.api import SessionState
+from swapd.views import SessionState
 
 SessionEvent = Literal[
     "start",

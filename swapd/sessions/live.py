@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from swapd.api import Event, SessionState, SessionView
+from swapd.api import Event
 from swapd.messages.from_worker import TokenRun
 from swapd.sessions.record import SessionRecord, Terminal
 from swapd.sessions.text import TextStream
 from swapd.store.ledger import Append
+from swapd.views import SessionState, SessionView
 
 _encode = msgspec.json.Encoder().encode
 

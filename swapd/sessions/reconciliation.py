@@ -11,10 +11,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from swapd.api import Reconciled, ReconciledAs, ReconciledBecause, ReconciliationView
 from swapd.messages.generation import PARK
 from swapd.sessions.inventory import Found
 from swapd.sessions.record import MoveRecord, SessionRecord
+from swapd.views import (
+    Reconciled,
+    ReconciledAs,
+    ReconciledBecause,
+    ReconciliationView,
+)
 
 LISTED_MAX: Final = 4096
 """Sessions that the report lists: its answer stays far below what a frame may have."""

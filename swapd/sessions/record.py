@@ -10,9 +10,17 @@ from typing import Literal
 
 import msgspec
 
-from swapd.api import DrainMode, DrainOrigin, DrainState, OnDisconnect, Outcome, SessionOutcome, SessionState
 from swapd.messages.generation import GenerationSpec, Owner, Sampling
 from swapd.sessions.lifecycle import TerminalState, is_terminal
+from swapd.views import (
+    DrainMode,
+    DrainOrigin,
+    DrainState,
+    OnDisconnect,
+    Outcome,
+    SessionOutcome,
+    SessionState,
+)
 
 MoveState = Literal["planned", "committed", "finished"]
 

@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 import trio
 
-from swapd.api import Reconciled, ReconciliationView
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Inventory, InventoryItem, Started
@@ -31,6 +30,7 @@ from swapd.sessions.live import LiveSession
 from swapd.sessions.reconciliation import Reconciliation
 from swapd.sessions.table import OwnerLink, SessionTable
 from swapd.store.ledger import MoveCommit, assign_owner, commit_move
+from swapd.views import Reconciled, ReconciliationView
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.sessions.recovery")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from swapd.api import NewSession
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
+from swapd.views import NewSession
 
 MAX_TOKEN_ID: Final = (1 << 31) - 1
 MAX_SEED: Final = (1 << 63) - 1

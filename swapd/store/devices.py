@@ -8,7 +8,12 @@ from typing import Final
 
 import msgspec
 
-from swapd.api import DeviceEvent, GiveBackView, SamplePoint, TakenBack
+from swapd.views import (
+    DeviceEvent,
+    GiveBackView,
+    SamplePoint,
+    TakenBack,
+)
 
 SAMPLES_KEPT_S: Final = 6 * 3600.0
 EVENTS_KEPT: Final = 1000

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from swapd.api import SessionOutcome
 from swapd.sessions.record import DrainRecord
+from swapd.views import SessionOutcome
 
 _COLUMNS: Final = "id, worker, state, origin, mode, deadline_s, created_at, finished_at, sessions"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from swapd.api import Switch
+from swapd.views import Switch
 
 
 def next_generation(db: sqlite3.Connection) -> int:

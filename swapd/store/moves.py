@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from swapd.api import Outcome, SessionOutcome
 from swapd.messages.generation import Owner
 from swapd.sessions.record import MoveRecord
+from swapd.views import Outcome, SessionOutcome
 
 _COLUMNS: Final = (
     "id, session, drain, source_worker, source_incarnation, target_worker, target_incarnation, epoch,"

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
-from swapd.api import SessionState
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner, Sampling
 from swapd.sessions.lifecycle import is_terminal
 from swapd.sessions.record import SessionRecord, Terminal
+from swapd.views import SessionState
 
 _COLUMNS: Final = (
     "id, namespace, model, state, prompt, sampling, max_new_tokens, stop, allow_replay_fallback,"

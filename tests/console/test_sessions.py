@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from swapd.api import Readiness
 from swapd.errors import Code, SwapdError
+from swapd.views import Readiness
 from tests.console.service_double import OPERATOR, OTHER
 
 GOOD = b'{"prompt":"hello","max_new_tokens":5}'

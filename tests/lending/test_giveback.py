@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import trio
 
-from swapd.api import TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.lending.verdict import Quiet
+from swapd.views import TakeBack
 from tests.lending.world import OWNER, Clock, lending
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from swapd.api import GiveBackView, TakenBack
 from swapd.config import Config, CredentialConfig, DeviceConfig, ModelConfig, OwnerConfig, PressureConfig
 from swapd.lending.device import LentDevice, Verdict
 from swapd.lending.reasons import Why
@@ -16,6 +15,7 @@ from swapd.lending.view import device_view
 from swapd.messages.sampler import Measurement
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.reading import HINT_ABOVE_CAP, Profile, ProfileState, ProfileSummary
+from swapd.views import GiveBackView, TakenBack
 
 LENT = Verdict(True, True, (), "owner load 3 % < 34 %")
 WALL, BOOT = 1_000_000.0, 5_000.0

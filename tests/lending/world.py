@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import trio
 
-from swapd.api import DeviceEvent, GiveBackView
 from swapd.config import DeviceConfig, OwnerConfig, PressureConfig, WorkerConfig
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
@@ -22,6 +21,7 @@ from swapd.lending.verdict import Quiet
 from swapd.messages.sampler import Measurement
 from swapd.pressure.reading import Reading
 from swapd.store.devices import device_events, last_give_back
+from swapd.views import DeviceEvent, GiveBackView
 from tests.migration.world import World, open_world
 
 OWNER = OwnerConfig(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from swapd.api import DrainState, Outcome, SessionOutcome
 from swapd.migration.drains import DRAIN_TRANSITIONS, FINAL_OUTCOMES, RETRY_MAX_S, DrainBook
+from swapd.views import DrainState, Outcome, SessionOutcome
 
 CREATED = 100.0
 

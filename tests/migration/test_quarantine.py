@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from swapd.api import Caller, NewSession, QuarantineView
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
 from swapd.messages import from_worker as out
@@ -15,6 +14,7 @@ from swapd.messages import to_worker as into
 from swapd.migration.quarantine import target_fault
 from swapd.ops.bus import EventBus
 from swapd.store.quarantines import load_quarantines
+from swapd.views import Caller, NewSession, QuarantineView
 from tests.migration.world import Deed, ScriptedLink, World, loss, open_world, refusal, silence
 from tests.test_service import service
 

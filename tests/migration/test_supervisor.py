@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from swapd.api import Caller, DrainView, NewSession, SessionOutcome
 from swapd.errors import REASONS, Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
@@ -18,6 +17,12 @@ from swapd.migration.drains import DrainBook
 from swapd.migration.records import drain_record
 from swapd.sessions.record import MoveRecord
 from swapd.store.drains import load_drain
+from swapd.views import (
+    Caller,
+    DrainView,
+    NewSession,
+    SessionOutcome,
+)
 from tests.migration.world import (
     INFO,
     Deed,

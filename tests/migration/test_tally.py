@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from swapd.api import SessionOutcome
 from swapd.distribution import Distribution
 from swapd.migration.tally import PHASES, Tally
+from swapd.views import SessionOutcome
 
 MARKS = {"frozen": 10.0, "prepared": 14.0, "committed": 15.0, "activated": 18.0, "first_token": 30.0}
 

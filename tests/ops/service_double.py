@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 import trio
 
-from swapd.api import (
+from swapd.api import Event
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import ScheduleLog, StepRecord
+from swapd.migration.drains import check_deadline
+from swapd.views import (
     Caller,
     DrainMode,
     DrainOrigin,
     DrainView,
-    Event,
     NewSession,
     Readiness,
     SessionOutcome,
     SessionView,
     WorkerView,
 )
-from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import ScheduleLog, StepRecord
-from swapd.migration.drains import check_deadline
 from tests.lent_devices import LentDevices
 
 TERMINAL = ("completed", "failed", "cancelled")

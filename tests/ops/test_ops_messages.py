@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swapd.api import NewSession
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
+from swapd.views import NewSession
 
 COMMANDS: list[ops.OpsCommand] = [
     ops.Ping(),

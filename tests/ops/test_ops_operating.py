@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from swapd.api import Reconciled, ReconciliationView, SwitchesView
 from swapd.errors import Code, SwapdError
 from swapd.ops.client import open_ops
+from swapd.views import Reconciled, ReconciliationView, SwitchesView
 from tests.ops.test_ops_server import folder, running
 
 __all__ = ["folder"]

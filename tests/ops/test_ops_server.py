@@ -15,7 +15,6 @@ import pytest
 import trio
 import zmq
 
-from swapd.api import NewSession
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
 from swapd.messages.from_worker import StepRecord
@@ -24,6 +23,7 @@ from swapd.ops.client import OpsClient, open_ops, open_state_events
 from swapd.ops.server import MAX_IN_FLIGHT, OpsServer, run_ops
 from swapd.transport.paths import ensure_private_dir
 from swapd.transport.sockets import TrioSocket, open_socket
+from swapd.views import NewSession
 from tests.ops.service_double import ServiceDouble
 
 LIMIT_S = 20.0

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from swapd.api import SessionOutcome
 from swapd.errors import Code
 from swapd.messages import to_worker as into
 from swapd.messages.generation import PARK
+from swapd.views import SessionOutcome
 from tests.migration.world import BLOCK_BYTES, INFO, loss, refusal
 from tests.parking.world import lend, moves, park, parked, resumed, room, shut, world_with_park
 

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swapd.api import SessionOutcome
 from swapd.parking.room import ParkRoom
 from swapd.sessions.live import LiveSession
+from swapd.views import SessionOutcome
 from tests.migration.world import World, open_world
 from tests.parking.kv import KvWorld
 

@@ -16,7 +16,6 @@ import pytest
 import trio
 import trio.testing
 
-from swapd.api import SamplePoint
 from swapd.config import DeviceConfig, OwnerConfig
 from swapd.lending.device import LentDevice
 from swapd.log import AllowlistFormatter
@@ -29,6 +28,7 @@ from swapd.pressure.tracker import CalibrationKeeper, PressureTracker, reading_o
 from swapd.store.devices import add_samples, samples
 from swapd.store.schema import migrate
 from swapd.store.writer import Store
+from swapd.views import SamplePoint
 from tests.pressure.saved import CARD, FIXTURES, GPU0, OTHER, PCI, SOUND, config, entry, owner, state
 
 CORRUPT = b"null"

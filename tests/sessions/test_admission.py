@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from swapd.api import Caller, NewSession
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages import to_worker as into
+from swapd.views import Caller, NewSession
 from tests.migration.world import INFO, ScriptedLink, World, loss, open_world, refusal, silence
 from tests.store.failing import CommitFails, CommitFailsStore, GatedConnection, GatedStore
 

@@ -6,7 +6,6 @@ from typing import get_args
 
 import pytest
 
-from swapd.api import SessionState
 from swapd.sessions.lifecycle import (
     NONTERMINAL_STATES,
     TERMINAL_STATES,
@@ -17,6 +16,7 @@ from swapd.sessions.lifecycle import (
     is_terminal,
     next_state,
 )
+from swapd.views import SessionState
 
 STATES = get_args(SessionState)
 EVENTS = get_args(SessionEvent)

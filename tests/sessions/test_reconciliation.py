@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from swapd.api import ReconciliationView
 from swapd.errors import Code
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Inventory, InventoryItem, Phase
@@ -16,6 +15,7 @@ from swapd.messages.generation import Owner
 from swapd.sessions import recovery
 from swapd.sessions.reconciliation import LISTED_MAX, Reconciliation
 from swapd.sessions.record import MoveRecord, MoveState
+from swapd.views import ReconciliationView
 from tests.migration.world import World, open_world
 from tests.sessions.test_recovery import attach, commit, holding
 

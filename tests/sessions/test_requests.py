@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swapd.api import NewSession
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
 from swapd.sessions.requests import check_new_session
+from swapd.views import NewSession
 
 GOOD = NewSession(prompt="hello", max_new_tokens=8)
 LIMITS = LimitConfig()

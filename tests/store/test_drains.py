@@ -6,10 +6,10 @@ import sqlite3
 
 import msgspec
 
-from swapd.api import SessionOutcome
 from swapd.sessions.record import DrainRecord
 from swapd.store.drains import load_drain, open_drains, recent_drains, save_drain
 from swapd.store.meta import next_generation
+from swapd.views import SessionOutcome
 
 DRAIN = DrainRecord("d1", "gpu0", "running", "operator", 600.0, 10.0, None, ())
 OUTCOMES = (

@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
-from swapd.api import SessionOutcome
 from swapd.store.ledger import MoveCommit, commit_move
 from swapd.store.moves import finish_move, load_move, note_phase, open_moves, plan_move
+from swapd.views import SessionOutcome
 from tests.store.records import ALICE, BOB, move, running
 
 STATS = SessionOutcome("s", "completed_native", None, "finished", target="gpu1", frozen_ms=12.5, rounds=2)

@@ -7,7 +7,6 @@ from typing import get_args
 
 import pytest
 
-from swapd.api import SessionState
 from swapd.errors import Code, SwapdError
 from swapd.sessions.lifecycle import is_terminal
 from swapd.sessions.record import Terminal
@@ -20,6 +19,7 @@ from swapd.store.sessions import (
     nonterminal_sessions,
     set_state,
 )
+from swapd.views import SessionState
 from tests.store.records import ALICE, DONE, record, running
 
 RETENTION_S = 3600.0

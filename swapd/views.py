@@ -1,0 +1,403 @@
+"""What clients of the service send and get, field by field: HTTP, the ops socket and the console share these.
+
+Views carry no prompt and no text except where a field says so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from swapd.messages.generation import Sampling
+
+SessionState = Literal[
+    "created", "running", "migrating", "recovering", "parked", "completed", "failed", "cancelled"
+]
+DrainState = Literal["running", "drained", "blocked", "cancelled"]
+Outcome = Literal[
+    "completed_native",
+    "completed_replay",
+    "completed_redispatch",
+    "rehomed_source",
+    "parked",
+    "aborted_source_resumed",
+    "cancelled",
+    "blocked",
+    "failed",
+]
+OnDisconnect = Literal["cancel", "pause", "continue"]
+DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
+DrainMode = Literal["native", "park", "replay", "cold_replay"]
+"""native: the KV moves. park: the same, and what no worker has room for goes to host memory (B3).
+replay: rebuilt on the target from the transcript, for sessions that permit it;
+cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27)."""
+
+    namespace: str
+    is_operator: bool = False
+
+
+class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/sessions`. `prompt` is text or token ids; sampling fields stand beside it."""
+
+    prompt: str | list[int]
+    max_new_tokens: int
+    model: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    seed: int | None = None
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    allow_replay_fallback: bool = False
+    on_disconnect: OnDisconnect | None = None
+    max_lifetime_s: float | None = None
+
+    def sampling(self) -> Sampling:
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_tokens=self.min_tokens,
+            seed=self.seed,
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+        )
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """`GET /v1/sessions/{id}` (H10). `cursor` is the id of the last durable event."""
+
+    id: str
+    state: SessionState
+    model: str
+    cursor: int
+    prompt_tokens: int
+    accepted: int
+    max_new_tokens: int
+    worker: str | None
+    epoch: int
+    created_at: float
+    finished_at: float | None = None
+    finish_reason: str | None = None
+    code: str | None = None
+
+
+class SessionOutcome(msgspec.Struct, frozen=True):
+    """What a drain did with one session (H54). Times in ms, sizes in bytes."""
+
+    session: str
+    outcome: Outcome | None
+    reason: str | None
+    phase: str
+    target: str | None = None
+    frozen_ms: float | None = None
+    precopied_bytes: int = 0
+    frozen_bytes: int = 0
+    rounds: int = 0
+    reuse: float | None = None
+    recomputed_tokens: int = 0
+    copy_started_at: float | None = None
+    copy_ended_at: float | None = None
+    timings_ms: dict[str, float] = {}
+    """Where the pause went, in ms after the freeze command: `boundary` (the source's last step ended),
+    `frozen`, `prepared`, `committed`, `activated`, `first_token`; `export` and `import` are the copies."""
+    detail: str | None = None
+    """Names and numbers of the reason, for people."""
+
+
+class DrainView(msgspec.Struct, frozen=True):
+    """`GET /v1/drains/{id}`: one entry a session that was on the worker."""
+
+    id: str
+    worker: str
+    state: DrainState
+    origin: DrainOrigin
+    created_at: float
+    deadline_s: float
+    finished_at: float | None
+    sessions: tuple[SessionOutcome, ...]
+    mode: DrainMode = "native"
+
+
+class QuarantineView(msgspec.Struct, frozen=True):
+    """Why a worker is not trusted with new work (H79): `code` is what went wrong there, `since` is when."""
+
+    code: str
+    since: float
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """`GET /v1/workers`. Blocks are KV blocks; `committed_blocks` is the coordinator's ledger (H46)."""
+
+    id: str
+    state: Literal["starting", "ready", "suspect", "dead", "stopped"]
+    admitting: bool
+    reason: str | None
+    incarnation: str | None
+    engine: str | None
+    model: str | None
+    device: str
+    pid: int | None
+    sessions: int
+    usable_blocks: int
+    committed_blocks: int
+    free_blocks: int | None
+    drain: str | None
+    stats: dict[str, float]
+    quarantine: QuarantineView | None = None
+
+
+Switch = Literal["admission", "migration"]
+"""What an operator can turn off for the whole service (H163, A13)."""
+
+
+class TurnSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `PUT /v1/switches/{switch}`."""
+
+    on: bool
+
+
+class SwitchesView(msgspec.Struct, frozen=True):
+    """`GET /v1/switches`. `migration` is what holds: the operator's switch and `migration_configured`.
+
+    `…_off_since`: when the operator turned it off, seconds since 1970; None while the switch is on.
+    """
+
+    admission: bool = True
+    migration: bool = True
+    migration_configured: bool = True
+    admission_off_since: float | None = None
+    migration_off_since: float | None = None
+
+
+ReconciledAs = Literal[
+    "resumed",
+    "parked",
+    "replayed",
+    "failed",
+    "aborted",
+    "committed_forward",
+    "rehomed",
+    "ended",
+    "discarded",
+]
+"""What became of a session when the service started (H152).
+
+resumed            its worker still had it, and goes on
+parked             it is in the park, on disk, and waits there for room on a worker (B3)
+aborted            its move had no commit: it goes on where it was
+committed_forward  its move had a commit: it goes on at the target
+rehomed            its move had a commit, the target was lost: it went back to the source (B22)
+replayed           rebuilt from its transcript on another worker
+failed             nobody had it, and its client did not permit replay
+ended              it ended by itself, or its client ended it, before it was looked at
+discarded          a worker held it, and the store does not know it or has its end
+"""
+ReconciledBecause = Literal[
+    "owner_has_it",
+    "move_not_committed",
+    "move_committed",
+    "target_lost",
+    "worker_lost",
+    "worker_absent",
+    "session_lost",
+    "session_unknown",
+    "session_over",
+]
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """One session of the report. `worker` is its owner afterwards; of a discarded one, who held it."""
+
+    session: str
+    result: ReconciledAs
+    reason: ReconciledBecause
+    worker: str | None
+    epoch: int
+    accepted: int
+    recomputed_tokens: int = 0
+    code: str | None = None
+    """With which it ended."""
+
+
+class ReconciliationView(msgspec.Struct, frozen=True):
+    """`GET /v1/reconciliation`: what this start found of the last run (H152). Times: seconds since 1970."""
+
+    state: Literal["waiting", "deciding", "done"]
+    """waiting: for workers to be found; deciding: what becomes of each session."""
+    began_at: float
+    finished_at: float | None
+    workers: dict[str, Literal["found", "absent", "awaited"]]
+    """found: attached with what it held; absent: no process of it was there; awaited: not heard of (yet)."""
+    found_at: float | None
+    """When the last worker had answered, or the wait for it was over."""
+    found_to_ready_s: float | None
+    """From then to the last decision."""
+    counts: dict[str, int]
+    sessions: tuple[Reconciled, ...]
+    undecided: int
+    left_out: int = 0
+    """Sessions that are counted and not listed: the list is bounded."""
+
+
+TakeBackUntil = Literal["told", "unlock", "time"]
+"""How a take-back ends: when the owner says so, when the screen is next unlocked, or at a time."""
+
+
+class TakeBack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/devices/{name}/take-back`. `for_s` alone means until that time from now.
+
+    With nothing said it is until the owner says so. "unlock" ends with the next change to unlocked.
+    """
+
+    for_s: float | None = None
+    until: TakeBackUntil | None = None
+
+
+class TakenBack(msgspec.Struct, frozen=True):
+    """A take-back in force. Times are seconds since 1970."""
+
+    since: float
+    until: TakeBackUntil
+    ends_at: float | None = None
+
+
+class ProfileView(msgspec.Struct, frozen=True):
+    """What was learned in one attendance state; absent keys are not known yet (R65-R69)."""
+
+    calibrated: bool
+    warmup_have: int
+    warmup_samples: int
+    learned_samples: int
+    learned_s: float
+    threshold_pct: float | msgspec.UnsetType = msgspec.UNSET
+    baseline_pct: float | msgspec.UnsetType = msgspec.UNSET
+    target_pct: float | msgspec.UnsetType = msgspec.UNSET
+    maturing_from_pct: float | msgspec.UnsetType = msgspec.UNSET
+    hint: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class GiveBackView(msgspec.Struct, frozen=True):
+    """One time that the device was given back (B17). `free_in_s` is None while it is not free yet.
+
+    Free: the workers' processes are reaped and the device's memory is back at what it was before them.
+    """
+
+    why: str
+    began_at: float
+    free_in_s: float | None
+    drains: tuple[str, ...]
+    closed_in_ms: float | None = None
+    """From the reason (the reading, or the request) to closed admission."""
+    memory_back: bool | None = None
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """One lent device in `/status` and `GET /v1/devices` (R43, R50, R60-R70).
+
+    state: lent         new work may come
+           refused      no new work; what runs stays (calibrating, no readings, attendance unknown)
+           vacating     what runs is leaving
+           free         the owner has it
+           returning    its workers are starting again
+    """
+
+    name: str
+    kind: Literal["nvml", "cpu"]
+    workers: tuple[str, ...]
+    state: Literal["lent", "refused", "vacating", "free", "returning"]
+    admitting: bool
+    why: str | None
+    """A reason of `swapd.lending.reasons.Why`, the first that holds; None while lent."""
+    reasons: tuple[str, ...]
+    sentence: str
+    """Why, in one sentence for people."""
+    threshold_text: str | None
+    """`Threshold 34%, rising toward 40% (learned from 52 h)` (R50)."""
+    mode: str
+    """`calibrated`, `fixed`, or `off` where nothing is measured."""
+    attendance: Literal["locked", "unlocked", "unknown"]
+    attendance_detail: str | None
+    profile: str | None
+    engaged: bool
+    calibrated: bool
+    """Of the profile in force; in fixed mode, whether the threshold is usable (R70)."""
+    reading_pct: float | None
+    reading_age_s: float | None
+    readings: str
+    """`ok`, or what is wrong: `failed`, `invalid`, `unsupported`, `asleep`, `missing`; `off` where nothing
+    is measured by configuration."""
+    readings_detail: str | None
+    profiles: dict[str, ProfileView]
+    """By `locked` and `unlocked`; one, `unlocked`, on a headless machine (D34)."""
+    threshold_pct: float | msgspec.UnsetType = msgspec.UNSET
+    baseline_pct: float | msgspec.UnsetType = msgspec.UNSET
+    target_pct: float | msgspec.UnsetType = msgspec.UNSET
+    learned_samples: int | msgspec.UnsetType = msgspec.UNSET
+    learned_s: float | msgspec.UnsetType = msgspec.UNSET
+    hint: str | msgspec.UnsetType = msgspec.UNSET
+    taken_back: TakenBack | None = None
+    resume_at: float | None = None
+    """When it may be lent again as far as is known now, seconds since 1970."""
+    last_give_back: GiveBackView | None = None
+    uuid: str | None = None
+    product: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+class SamplePoint(msgspec.Struct, frozen=True):
+    """One reading of the last six hours (R128). `at` is seconds since 1970."""
+
+    at: float
+    result: str
+    attendance: Literal["locked", "unlocked", "unknown"]
+    reading_pct: float | None
+    threshold_pct: float | None
+    engaged: bool
+
+
+class DeviceEvent(msgspec.Struct, frozen=True):
+    """Something that happened to a device: engaged, released, taken_back, vacated, free, lent …"""
+
+    at: float
+    device: str
+    kind: str
+    why: str | None = None
+    seconds: float | None = None
+
+
+class StatusView(msgspec.Struct, frozen=True):
+    """`GET /status`: what an owner or operator asks first."""
+
+    version: str
+    ready: bool
+    reasons: tuple[str, ...]
+    consent: bool
+    devices: tuple[DeviceView, ...]
+    workers: tuple[WorkerView, ...]
+    sessions: dict[str, int]
+    drains: tuple[DrainView, ...]
+    switches: SwitchesView = SwitchesView()
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """`/readyz`: 200 when `ready`, else 503 with reasons."""
+
+    ready: bool
+    reasons: tuple[str, ...]
