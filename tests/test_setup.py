@@ -38,7 +38,7 @@ def canonical(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lock", "extras"), [("cpu-py311.txt", ("cpu", "demo", "dev")), ("core-py313.txt", ("dev",))]
+    ("lock", "extras"), [("cpu-py311.txt", ("cpu", "demo", "dev", "browser")), ("core-py313.txt", ("dev",))]
 )
 def test_the_lock_has_all_that_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:
     pinned = pins(lock)
