@@ -86,6 +86,7 @@ METRICS: Final = (
     ),
     MetricType("swapd_sweep_reclaimed_total", "counter", "Imports that nobody completed, freed by sweeps."),
     MetricType("swapd_log_fields_dropped_total", "counter", "Log fields outside the allowlist."),
+    MetricType("swapd_tasks", "gauge", "Tasks of the service's process that have not ended."),
     MetricType(
         "swapd_device_state",
         "gauge",
