@@ -50,20 +50,23 @@ def _shown(text: str) -> list[str]:
 def _owner_lines(text: str) -> frozenset[int]:
     """Numbers, from 0, of the lines that are about `[owner]` for certain."""
     keyed: dict[int, bool] = {}
-    for path, line in key_lines(text).items():
+    for path, at in key_lines(text).items():
         # A line with a key of another table is that table's, whatever else is on it.
-        keyed[line - 1] = keyed.get(line - 1, True) and path[0] == "owner"
-    count = len(_lines(text))
+        keyed[at - 1] = keyed.get(at - 1, True) and path[0] == "owner"
+    lines = _lines(text)
     before: list[bool] = []
     last = False
-    for number in range(count):
+    for number, line in enumerate(lines):
         last = keyed.get(number, last)
         before.append(last)
+        if line.lstrip().startswith("]"):
+            # The end of a list of several lines.
+            keyed[number] = last
     own = set()
-    following = False
-    for number in reversed(range(count)):
-        following = keyed.get(number, following)
-        if keyed.get(number, before[number] and following):
+    after = False
+    for number in reversed(range(len(lines))):
+        after = keyed.get(number, after)
+        if before[number] and after:
             own.add(number)
     return frozenset(own)
 

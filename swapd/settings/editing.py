@@ -7,21 +7,20 @@ to its writer's editor.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tomlkit
+from tomlkit import TOMLDocument
+from tomlkit.container import Container
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Array, InlineTable, Item, Table
+from tomlkit.items import AbstractTable, Array, InlineTable, Item, Table
 
 from swapd.config_lines import Path
 from swapd.errors import Code, SwapdError
 from swapd.settings.difference import strays
 
 Value = bool | float | int | str | tuple[str, ...]
-
-REMOVED: Final = None
-"""The value of a key that is to go."""
 
 
 def edited(text: str, changes: Mapping[Path, Value | None]) -> str:
@@ -45,27 +44,47 @@ def _edited(text: str, changes: Mapping[Path, Value | None]) -> str:
     document = tomlkit.parse(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     for path, value in changes.items():
-        table: Any = document
-        for name in path[:-1]:
-            if name not in table:
-                if value is None:
-                    break
-                _add(table, str(name), _new_table(table), newline)
-            table = table[name]
-        else:
-            _put(table, str(path[-1]), value, newline)
+        _put(document, path, value, newline)
     return tomlkit.dumps(document)
 
 
-def _put(table: Any, key: str, value: Value | None, newline: str) -> None:
-    if value is None:
-        table.pop(key, None)
-    elif isinstance(value, tuple) and isinstance(table.get(key), Array):
-        _change_array(table[key], value)
-    elif key in table:
-        table[key] = _written(value)
-    else:
+def _put(document: TOMLDocument, path: Path, value: Value | None, newline: str) -> None:
+    *names, key = map(str, path)
+    parts = _parts(document, names)
+    if (holder := next((part for part in parts if key in part), None)) is not None:
+        if value is None:
+            holder.remove(key)
+        elif isinstance(value, tuple) and isinstance(array := holder[key], Array):
+            _change_array(array, value)
+        else:
+            holder[key] = _written(value)
+    elif value is not None:
+        # Of the parts of a table the one with its header; where there is none, tomlkit finds a place.
+        table: Any = next((part for part in parts if not _is_implied(part)), None)
+        if table is None:
+            table = document
+            for name in names:
+                if name not in table:
+                    _add(table, name, _new_table(table), newline)
+                table = table[name]
         _add(table, key, tomlkit.item(_written(value)), newline)
+
+
+def _parts(document: TOMLDocument, names: Sequence[str]) -> list[AbstractTable]:
+    """Where a table is written: a file may come back to it, `[a.b]` before and after another one."""
+    found: list[Container | AbstractTable] = [document]
+    for name in names:
+        found = [
+            item
+            for part in found
+            for key, item in (part.value if isinstance(part, AbstractTable) else part).body
+            if key is not None and key.key == name and isinstance(item, AbstractTable)
+        ]
+    return [part for part in found if isinstance(part, AbstractTable)]
+
+
+def _is_implied(part: AbstractTable) -> bool:
+    return isinstance(part, Table) and part.is_super_table()
 
 
 def _add(table: Any, key: str, item: Item, newline: str) -> None:
