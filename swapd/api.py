@@ -12,20 +12,24 @@ from typing import Any, Literal, NamedTuple, Protocol
 from swapd.messages.from_worker import ScheduleLog
 from swapd.views import (
     Caller,
+    ConsoleLink,
     DeviceEvent,
     DeviceView,
     DrainMode,
     DrainOrigin,
     DrainView,
     NewSession,
+    NewVisit,
     Readiness,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
     StatusView,
     Switch,
     SwitchesView,
     TakeBack,
+    Visit,
     WorkerView,
 )
 
@@ -52,8 +56,43 @@ class Subscription(Protocol):
         """Batches of events; ends after the terminal event, or when the service stops."""
 
 
+class Door(Protocol):
+    """Who is signed in to the console, and how one comes in."""
+
+    def visit(self, cookie: str | None) -> Visit:
+        """Who has this cookie. Raises `unauthenticated`."""
+
+    def holds(self, visit: str) -> bool:
+        """Whether a visit goes on, by its id."""
+
+    async def sign_in(self, secret: str, peer: str | None) -> NewVisit:
+        """Begin a visit with a one-time code or a token; durable before it returns.
+
+        `peer` is the address of who asks. Raises `sign_in_refused`, `sign_in_limited`.
+        """
+
+    async def sign_out(self, cookie: str | None) -> None:
+        """End the visit of this cookie, if there is one."""
+
+    async def sign_out_everywhere(self, caller: Caller) -> int:
+        """End every visit; says how many. Raises `operator_required`."""
+
+    def link(self, caller: Caller, role: Role) -> ConsoleLink:
+        """Make a one-time link. Raises `operator_required`."""
+
+    async def new_tokens(self, caller: Caller) -> None:
+        """Make both tokens anew and end every visit. Raises `operator_required`."""
+
+
 class Service(Protocol):
-    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal."""
+    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal.
+
+    Viewers may call what only looks; what changes something, and what shows text, refuses them.
+    """
+
+    @property
+    def door(self) -> Door:
+        """Sign-in to the console."""
 
     def authenticate(self, token: str | None) -> Caller:
         """Raises `unauthenticated`. Constant-time over all configured tokens."""

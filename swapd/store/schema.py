@@ -170,6 +170,21 @@ def _quarantines(db: Database) -> None:
     )
 
 
+@MIGRATIONS(name="0004_visits")
+def _visits(db: Database) -> None:
+    db.execute(
+        """
+        CREATE TABLE visits (
+          id BLOB PRIMARY KEY,
+          role TEXT NOT NULL CHECK (role IN ('owner', 'viewer')),
+          token BLOB NOT NULL,
+          created_at REAL NOT NULL,
+          seen_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """
+    )
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)
