@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from swapd.store.activity import add_activity
 from swapd.views import (
     DeviceEvent,
     GiveBackView,
@@ -58,7 +59,12 @@ def last_give_back(db: sqlite3.Connection, device: str) -> GiveBackView | None:
 
 
 def add_device_event(db: sqlite3.Connection, event: DeviceEvent) -> None:
-    """Append one event and forget those of the device that are beyond `EVENTS_KEPT`."""
+    """Append one event and forget those of the device that are beyond `EVENTS_KEPT`.
+
+    How often pressure engaged outlives the events: it is counted here, in the same transaction.
+    """
+    if event.kind == "engaged":
+        add_activity(db, event.at, "engaged", 1, event.device)
     db.execute(
         "INSERT INTO device_events (device, at, kind, why, seconds) VALUES (?, ?, ?, ?, ?)",
         (event.device, event.at, event.kind, event.why, event.seconds),
