@@ -27,6 +27,7 @@ from swapd.views import (
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 
@@ -141,6 +142,12 @@ class Service(Protocol):
 
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
         """Readings of the last six hours from `since` (seconds since 1970) on, oldest first."""
+
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        """The last `span_s` seconds (six hours at most) in `points` equal stretches, oldest first.
+
+        The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
+        """
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""

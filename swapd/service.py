@@ -36,6 +36,7 @@ from swapd.sessions.table import SessionTable
 from swapd.store.devices import SAMPLES_KEPT_S
 from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
+from swapd.store.devices import trend as load_trend
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
@@ -56,6 +57,7 @@ from swapd.views import (
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 from swapd.worker.link import WorkerLink
@@ -270,6 +272,13 @@ class SwapdService:
             raise SwapdError(Code.INVALID_REQUEST, "since is a time in seconds since 1970")
         since = max(since, self._wall() - SAMPLES_KEPT_S)
         return await self._store.read(lambda db: load_samples(db, name, since))
+
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        _operator(caller)
+        name = self._find_device(device).name
+        step_s = min(span_s, SAMPLES_KEPT_S) / points
+        first = math.floor(self._wall() / step_s) - points + 1
+        return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         _operator(caller)

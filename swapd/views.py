@@ -372,6 +372,18 @@ class SamplePoint(msgspec.Struct, frozen=True):
     engaged: bool
 
 
+class TrendPoint(msgspec.Struct, frozen=True):
+    """One stretch of a device's load, for a plot: highest reading, last threshold, whether ever engaged.
+
+    `at` is its beginning, seconds since 1970; `load_pct` is None where nothing valid was read.
+    """
+
+    at: float
+    load_pct: float | None
+    threshold_pct: float | None
+    engaged: bool
+
+
 class DeviceEvent(msgspec.Struct, frozen=True):
     """Something that happened to a device: engaged, released, taken_back, vacated, free, lent …"""
 

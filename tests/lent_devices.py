@@ -27,6 +27,7 @@ from swapd.views import (
     SwitchesView,
     TakeBack,
     TakenBack,
+    TrendPoint,
     WorkerView,
 )
 
@@ -73,6 +74,7 @@ class LentDevices:
         self.lent: dict[str, DeviceView] = {}
         self.taken: list[tuple[str, TakeBack]] = []
         self.points: list[SamplePoint] = []
+        self.stretches: list[TrendPoint] = []
         self.happened: list[DeviceEvent] = []
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
@@ -183,6 +185,10 @@ class LentDevices:
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
         self._lent(device)
         return [point for point in self.points if point.at >= since]
+
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        self._lent(device)
+        return self.stretches
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         self._lent(device)

@@ -14,6 +14,7 @@ from swapd.views import (
     GiveBackView,
     SamplePoint,
     TakenBack,
+    TrendPoint,
 )
 
 SAMPLES_KEPT_S: Final = 6 * 3600.0
@@ -109,3 +110,26 @@ def samples(db: sqlite3.Connection, device: str, since: float) -> Sequence[Sampl
         (device, since),
     )
     return [SamplePoint(at, result, who, value, line, bool(on)) for at, result, who, value, line, on in rows]
+
+
+def trend(
+    db: sqlite3.Connection, device: str, first: int, points: int, step_s: float
+) -> Sequence[TrendPoint]:
+    """`points` stretches of `step_s` seconds each, the first beginning at `first * step_s`."""
+    rows = db.execute(
+        "SELECT CAST(at / ? AS INTEGER), reading_pct, threshold_pct, engaged FROM samples"
+        " WHERE device = ? AND at >= ? ORDER BY at",
+        (step_s, device, first * step_s),
+    )
+    found: dict[int, TrendPoint] = {}
+    for stretch, load_pct, threshold_pct, engaged in rows:
+        before = found.get(stretch)
+        if before is not None:
+            load_pct = max((p for p in (load_pct, before.load_pct) if p is not None), default=None)
+            threshold_pct = before.threshold_pct if threshold_pct is None else threshold_pct
+            engaged = engaged or before.engaged
+        found[stretch] = TrendPoint(stretch * step_s, load_pct, threshold_pct, bool(engaged))
+    return [
+        found.get(stretch) or TrendPoint(stretch * step_s, None, None, False)
+        for stretch in range(first, first + points)
+    ]
