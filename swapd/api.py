@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
 from swapd.views import (
+    ActivityView,
     Caller,
     ConsoleLink,
     DeviceEvent,
@@ -19,17 +20,18 @@ from swapd.views import (
     DrainOrigin,
     DrainView,
     NewSession,
-    NewVisit,
+    NewSignIn,
     Readiness,
     ReconciliationView,
     Role,
     SamplePoint,
     SessionView,
+    SignedIn,
     StatusView,
     Switch,
     SwitchesView,
     TakeBack,
-    Visit,
+    TrendPoint,
     WorkerView,
 )
 
@@ -59,29 +61,26 @@ class Subscription(Protocol):
 class Door(Protocol):
     """Who is signed in to the console, and how one comes in."""
 
-    def visit(self, cookie: str | None) -> Visit:
+    def signed_in(self, cookie: str | None) -> SignedIn:
         """Who has this cookie. Raises `unauthenticated`."""
 
-    def holds(self, visit: str) -> bool:
-        """Whether a visit goes on, by its id."""
-
-    async def sign_in(self, secret: str, peer: str | None) -> NewVisit:
-        """Begin a visit with a one-time code or a token; durable before it returns.
+    async def sign_in(self, secret: str, peer: str | None) -> NewSignIn:
+        """Let a browser in by a one-time code or a token; durable before it returns.
 
         `peer` is the address of who asks. Raises `sign_in_refused`, `sign_in_limited`.
         """
 
     async def sign_out(self, cookie: str | None) -> None:
-        """End the visit of this cookie, if there is one."""
+        """End the sign-in of this cookie, if there is one."""
 
     async def sign_out_everywhere(self, caller: Caller) -> int:
-        """End every visit; says how many. Raises `operator_required`."""
+        """End every sign-in; says how many. Raises `operator_required`."""
 
     def link(self, caller: Caller, role: Role) -> ConsoleLink:
         """Make a one-time link. Raises `operator_required`."""
 
     async def new_tokens(self, caller: Caller) -> None:
-        """Make both tokens anew and end every visit. Raises `operator_required`."""
+        """Make both tokens anew and end every sign-in. Raises `operator_required`."""
 
 
 class Service(Protocol):
@@ -180,8 +179,26 @@ class Service(Protocol):
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
         """Readings of the last six hours from `since` (seconds since 1970) on, oldest first."""
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        """The last `span_s` seconds (six hours at most) in `points` equal stretches, oldest first.
+
+        The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
+        """
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        """What was lent, served and moved from `since` (seconds since 1970) on; a few seconds behind.
+
+        Raises `operator_required`, `invalid_request` for what is no time in the past.
+        """
+
+    def visit(self, caller: Caller) -> float | None:
+        """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
+
+        A viewer's look is none of the owner's. Raises `operator_required`.
+        """
 
     def metrics(self, caller: Caller) -> bytes:
         """Prometheus text (H177). Raises `operator_required`."""

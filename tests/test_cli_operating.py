@@ -1,4 +1,4 @@
-"""`swapd admission`, `migration`, `clear-quarantine`, `reconciliation` and `console-link`, on real sockets."""
+"""`admission`, `migration`, `clear-quarantine`, `reconciliation` and `console-link`, on real sockets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import trio
 
 from swapd.errors import SwapdError
 from swapd.views import Reconciled, ReconciliationView
+from tests.signin.memory import OWNER_TOKEN
 from tests.test_cli import Running
-from tests.visits.memory import OWNER_TOKEN
 
 ENTRIES = (
     Reconciled("ses_1", "resumed", "owner_has_it", "a", 1, 40),
@@ -111,9 +111,9 @@ def test_a_link_to_the_console_signs_in_once_as_who_it_is_for(running: Running) 
 
 def test_new_tokens_sign_everybody_out(running: Running) -> None:
     door = running.service.door
-    visit = trio.run(door.sign_in, OWNER_TOKEN, None)
+    made = trio.run(door.sign_in, OWNER_TOKEN, None)
     assert running.swapd("console-link", "--new-tokens").exit_code == 0
     with pytest.raises(SwapdError):
-        door.visit(visit.cookie)
+        door.signed_in(made.cookie)
     with pytest.raises(SwapdError):
         trio.run(door.sign_in, OWNER_TOKEN, None)

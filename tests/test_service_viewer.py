@@ -11,8 +11,8 @@ import pytest
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
 from swapd.messages.to_worker import Schedule
+from swapd.signin.door import CALLERS
 from swapd.views import Caller, NewSession, TakeBack
-from swapd.visits.door import CALLERS
 from tests.migration.world import refusal
 from tests.test_service_devices import lending
 
@@ -31,6 +31,9 @@ LOOKS: dict[str, tuple[Any, ...]] = {
     "device": ("gpu0",),
     "samples": ("gpu0",),
     "device_events": ("gpu0",),
+    "trend": ("gpu0", 60.0, 10),
+    "activity": (1.0,),
+    "visit": (),
     "metrics": (),
 }
 ACTS: dict[str, tuple[Any, ...]] = {
@@ -98,3 +101,12 @@ async def test_nobody_reads_a_session_through_the_console(caller: Caller, tmp_pa
             async with each.service.subscribe(caller, "ses_1", None):
                 pass
         assert refused.value.code is Code.SESSION_UNKNOWN
+
+
+async def test_a_viewer_s_look_is_no_visit_of_the_owner(tmp_path: Path) -> None:
+    async with lending(tmp_path) as each:
+        assert each.service.visit(VIEWER) is None
+        assert (await each.world.rows("SELECT name FROM meta WHERE name LIKE '%visit%'")) == []
+        each.service.visit(OWNER)
+        await each.world.store.commit(lambda db: None)
+        assert (await each.world.rows("SELECT name FROM meta WHERE name LIKE '%visit%'")) != []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swapd.visits.codes import MAX_CODES, VALID_S, OneTimeCodes
+from swapd.signin.codes import MAX_CODES, VALID_S, OneTimeCodes
 
 
 def test_a_code_is_good_once() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swapd.errors import Code, SwapdError
-from swapd.visits.tokens import TokenFiles
+from swapd.signin.tokens import TokenFiles
 
 
 def test_both_files_are_made_once_and_are_private(tmp_path: Path) -> None:

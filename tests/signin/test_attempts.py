@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swapd.visits.attempts import (
+from swapd.signin.attempts import (
     CALM_LEVEL,
     FORGET_S,
     FREE_TRIES,

@@ -9,15 +9,15 @@ import pytest
 import trio
 
 from swapd.errors import Code, SwapdError
-from swapd.store.visits import load_visits
+from swapd.signin.attempts import FREE_TRIES
+from swapd.signin.codes import VALID_S
+from swapd.signin.door import ConsoleDoor
+from swapd.signin.rules import IDLE_S, LASTS_S, MAX_SIGNED_IN, TOUCH_S, digest
+from swapd.signin.tokens import TokenFiles
+from swapd.store.sign_ins import load_sign_ins
 from swapd.store.writer import Store
 from swapd.views import Caller
-from swapd.visits.attempts import FREE_TRIES
-from swapd.visits.codes import VALID_S
-from swapd.visits.door import ConsoleDoor
-from swapd.visits.rules import IDLE_S, LASTS_S, MAX_VISITS, TOUCH_S, digest
-from swapd.visits.tokens import TokenFiles
-from tests.visits.memory import OWNER_TOKEN, VIEWER_TOKEN, MemoryDoor, MemoryStore
+from tests.signin.memory import OWNER_TOKEN, VIEWER_TOKEN, MemoryDoor, MemoryStore
 
 OPERATOR, TENANT = Caller("ops", True), Caller("tenant")
 HERE, THERE = "192.0.2.1", "192.0.2.2"
@@ -35,30 +35,30 @@ async def refusal(door: ConsoleDoor, secret: str, peer: str = HERE) -> SwapdErro
 
 def is_in(door: ConsoleDoor, cookie: str) -> bool:
     try:
-        door.visit(cookie)
+        door.signed_in(cookie)
     except SwapdError:
         return False
     return True
 
 
-async def test_a_token_opens_a_visit_of_its_role() -> None:
+async def test_a_token_lets_in_as_its_role() -> None:
     door = MemoryDoor()
     for token, role, caller in (
         (OWNER_TOKEN, "owner", Caller("(owner)", is_operator=True)),
         (f" {VIEWER_TOKEN}\n", "viewer", Caller("(viewer)", is_viewer=True)),
     ):
         made = await door.sign_in(token, HERE)
-        visit = door.visit(made.cookie)
-        assert (made.role, visit.role, visit.caller) == (role, role, caller)
+        signed = door.signed_in(made.cookie)
+        assert (made.role, signed.role, signed.caller) == (role, role, caller)
 
 
-async def test_a_link_opens_one_visit_and_no_second() -> None:
+async def test_a_link_lets_one_browser_in_and_no_second() -> None:
     door = MemoryDoor()
     door.listens("0.0.0.0", 8099)
     link = door.link(OPERATOR, "viewer")
     assert link.url.startswith("http://127.0.0.1:8099/sign-in#")
     made = await door.sign_in(code_of(link.url), HERE)
-    assert door.visit(made.cookie).role == "viewer"
+    assert door.signed_in(made.cookie).role == "viewer"
     assert (await refusal(door, code_of(link.url))).code is Code.SIGN_IN_REFUSED
 
 
@@ -70,7 +70,7 @@ async def test_a_link_expires() -> None:
 
 
 @pytest.mark.parametrize("caller", [TENANT, Caller("(viewer)", is_viewer=True)])
-async def test_only_an_operator_makes_links_and_ends_others_visits(caller: Caller) -> None:
+async def test_only_an_operator_makes_links_and_ends_others_sign_ins(caller: Caller) -> None:
     door = MemoryDoor()
     made = await door.sign_in(OWNER_TOKEN, HERE)
     with pytest.raises(SwapdError) as refused:
@@ -120,7 +120,7 @@ async def test_guessing_from_everywhere_does_not_lock_the_right_token_out() -> N
     await door.sign_in(OWNER_TOKEN, HERE)
 
 
-async def test_a_visit_ends_when_nobody_looked_for_a_week_and_after_a_month_anyway() -> None:
+async def test_a_sign_in_ends_when_nobody_looked_for_a_week_and_after_a_month_anyway() -> None:
     door = MemoryDoor()
     made = await door.sign_in(OWNER_TOKEN, HERE)
     for _ in range(4):
@@ -139,42 +139,39 @@ async def test_looking_writes_once_a_minute() -> None:
     before = door.store.writes
     for _ in range(100):
         door.clocks.now += TOUCH_S / 40
-        door.visit(made.cookie)
+        door.signed_in(made.cookie)
     assert door.store.writes - before == 2
 
 
-async def test_only_so_many_visits_at_once_and_the_one_that_was_away_longest_ends() -> None:
+async def test_only_so_many_sign_ins_at_once_and_the_one_that_was_away_longest_ends() -> None:
     door = MemoryDoor()
     cookies = []
-    for _ in range(MAX_VISITS):
+    for _ in range(MAX_SIGNED_IN):
         cookies.append((await door.sign_in(OWNER_TOKEN, HERE)).cookie)
         door.clocks.now += 1.0
     door.clocks.now += TOUCH_S
-    door.visit(cookies[0])
+    door.signed_in(cookies[0])
     await door.sign_in(VIEWER_TOKEN, HERE)
     assert is_in(door, cookies[0])
     assert not is_in(door, cookies[1])
-    assert len(load_visits(door.store.db)) == MAX_VISITS
+    assert len(load_sign_ins(door.store.db)) == MAX_SIGNED_IN
 
 
-async def test_signing_out_ends_one_visit_and_everywhere_ends_all() -> None:
+async def test_signing_out_ends_one_sign_in_and_everywhere_ends_all() -> None:
     door = MemoryDoor()
     first, second, third = [(await door.sign_in(OWNER_TOKEN, HERE)).cookie for _ in range(3)]
-    visit = door.visit(first)
-    assert door.holds(visit.id)
     await door.sign_out(first)
     await door.sign_out(first)
     await door.sign_out(None)
-    assert not door.holds(visit.id)
     assert [is_in(door, cookie) for cookie in (first, second, third)] == [False, True, True]
     link = door.link(OPERATOR, "owner")
     assert await door.sign_out_everywhere(OPERATOR) == 2
     assert not is_in(door, second)
     assert (await refusal(door, code_of(link.url))).code is Code.SIGN_IN_REFUSED
-    assert load_visits(door.store.db) == []
+    assert load_sign_ins(door.store.db) == []
 
 
-async def test_new_tokens_end_every_visit_and_the_old_tokens_are_nothing() -> None:
+async def test_new_tokens_end_every_sign_in_and_the_old_tokens_are_nothing() -> None:
     door = MemoryDoor()
     made = await door.sign_in(VIEWER_TOKEN, HERE)
     await door.new_tokens(OPERATOR)
@@ -183,12 +180,12 @@ async def test_new_tokens_end_every_visit_and_the_old_tokens_are_nothing() -> No
     await door.sign_in(door.keys.tokens["owner"], HERE)
 
 
-async def test_a_visit_that_the_store_did_not_take_is_none() -> None:
+async def test_a_sign_in_that_the_store_did_not_take_is_none() -> None:
     door = MemoryDoor()
     door.store.fail_with = SwapdError(Code.STORE_FAILED)
     assert (await refusal(door, OWNER_TOKEN)).code is Code.STORE_FAILED
     door.store.fail_with = None
-    assert load_visits(door.store.db) == []
+    assert load_sign_ins(door.store.db) == []
 
 
 async def test_nothing_but_a_digest_of_the_cookie_is_kept_and_no_secret_is_logged(
@@ -199,7 +196,7 @@ async def test_nothing_but_a_digest_of_the_cookie_is_kept_and_no_secret_is_logge
         link = door.link(OPERATOR, "owner")
         made = await door.sign_in(code_of(link.url), HERE)
         await refusal(door, "a-wrong-secret")
-        door.visit(made.cookie)
+        door.signed_in(made.cookie)
     written = "".join(str(record.__dict__) for record in caplog.records)
     dump = "".join(door.store.db.iterdump())
     for secret in (code_of(link.url), made.cookie, OWNER_TOKEN, "a-wrong-secret"):
@@ -208,15 +205,15 @@ async def test_nothing_but_a_digest_of_the_cookie_is_kept_and_no_secret_is_logge
     assert digest(made.cookie).hex().upper() in dump.upper()
 
 
-async def test_each_visit_has_a_form_token_of_its_own() -> None:
+async def test_each_sign_in_has_a_form_token_of_its_own() -> None:
     door = MemoryDoor()
     first, second = [(await door.sign_in(OWNER_TOKEN, HERE)).cookie for _ in range(2)]
-    assert door.visit(first).csrf != door.visit(second).csrf
-    assert door.visit(first).csrf == door.visit(first).csrf
-    assert door.visit(first).csrf not in first
+    assert door.signed_in(first).csrf != door.signed_in(second).csrf
+    assert door.signed_in(first).csrf == door.signed_in(first).csrf
+    assert door.signed_in(first).csrf not in first
 
 
-async def test_a_visit_survives_a_restart_and_a_removed_token_file_ends_it(tmp_path: Path) -> None:
+async def test_a_sign_in_survives_a_restart_and_a_removed_token_file_ends_it(tmp_path: Path) -> None:
     cookies = {}
     files = TokenFiles(tmp_path)
     store = MemoryStore()
@@ -236,14 +233,14 @@ async def test_a_visit_survives_a_restart_and_a_removed_token_file_ends_it(tmp_p
     door = await restarted()
     assert not is_in(door, cookies["owner"])
     assert is_in(door, cookies["viewer"])
-    assert len(load_visits(store.db)) == 1
+    assert len(load_sign_ins(store.db)) == 1
 
 
-async def test_a_token_file_removed_while_it_runs_ends_the_visits_that_hung_on_it(
+async def test_a_token_file_removed_while_it_runs_ends_the_sign_ins_that_hung_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file that cannot be used changes nothing; the sentence is in the log once."""
-    monkeypatch.setattr("swapd.visits.door.LOOK_EVERY_S", 0.002)
+    monkeypatch.setattr("swapd.signin.door.LOOK_EVERY_S", 0.002)
     files = TokenFiles(tmp_path)
     door = ConsoleDoor(MemoryStore(), files)  # type: ignore[arg-type]
     await door.load()
@@ -268,7 +265,7 @@ async def test_a_token_file_removed_while_it_runs_ends_the_visits_that_hung_on_i
         nursery.cancel_scope.cancel()
 
 
-async def test_a_visit_is_durable_before_its_cookie_leaves(tmp_path: Path) -> None:
+async def test_a_sign_in_is_durable_before_its_cookie_leaves(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data" / "swapd.db")
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
@@ -276,6 +273,6 @@ async def test_a_visit_is_durable_before_its_cookie_leaves(tmp_path: Path) -> No
         door = ConsoleDoor(store, files)
         await door.load()
         made = await door.sign_in(files.load()["owner"], HERE)
-        (record,) = await store.read(load_visits)
+        (record,) = await store.read(load_sign_ins)
         assert record.id == digest(made.cookie)
         nursery.cancel_scope.cancel()

@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from swapd.signin.door import ConsoleDoor
 from swapd.store.schema import migrate
 from swapd.views import Role
-from swapd.visits.door import ConsoleDoor
 
 OWNER_TOKEN = "owner-" + "o" * 40
 VIEWER_TOKEN = "viewer-" + "v" * 40

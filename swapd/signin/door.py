@@ -1,7 +1,7 @@
 """The console's door: who is signed in, who may come in, and who has to go.
 
-The store is the truth: a visit is durable before its cookie leaves, and a visit that ended here is over at
-once and in the store with the next write. Nothing of a token, a code or a cookie is logged.
+The store is the truth: a sign-in is durable before its cookie leaves, and one that ended here is over at once
+and in the store with the next write. Nothing of a token, a code or a cookie is logged.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Final, Protocol
 import trio
 
 from swapd.errors import Code, SwapdError
-from swapd.store.visits import add_visit, end_all_visits, end_visits, load_visits, see_visit
-from swapd.store.writer import Store
-from swapd.views import Caller, ConsoleLink, NewVisit, Role, Visit
-from swapd.visits.attempts import Attempts, peer_of
-from swapd.visits.codes import VALID_S, OneTimeCodes
-from swapd.visits.rules import (
+from swapd.signin.attempts import Attempts, peer_of
+from swapd.signin.codes import VALID_S, OneTimeCodes
+from swapd.signin.rules import (
     LASTS_S,
     TOUCH_S,
-    VisitRecord,
+    SignInRecord,
     crowded_out,
     csrf_of,
     digest,
     is_over,
 )
+from swapd.store.sign_ins import add_sign_in, end_all_sign_ins, end_sign_ins, load_sign_ins, see_sign_in
+from swapd.store.writer import Store
+from swapd.views import Caller, ConsoleLink, NewSignIn, Role, SignedIn
 
 CALLERS: Final[dict[Role, Caller]] = {
     # No configured namespace can have such a name: nobody's text is theirs (A27).
@@ -40,7 +40,7 @@ MAX_SECRET_CHARS: Final = 512
 LOOK_EVERY_S: Final = 5.0
 """How soon a removed token file is noticed."""
 
-log = logging.getLogger("swapd.visits")
+log = logging.getLogger("swapd.signin")
 
 
 class Tokens(Protocol):
@@ -67,17 +67,17 @@ class ConsoleDoor:
         self._wall = wall
         self._clock = clock
         self._token_digests: dict[Role, bytes] = {}
-        self._visits: dict[bytes, VisitRecord] = {}
+        self._signed_in: dict[bytes, SignInRecord] = {}
         self._codes = OneTimeCodes()
         self._attempts = Attempts()
         self._address = "http://127.0.0.1:8080"
         self._token_turn = trio.Lock()
-        self._visit_turn = trio.Lock()
+        self._begin_turn = trio.Lock()
 
     async def load(self) -> None:
-        """Take up tokens and visits. Raises `config_invalid` for a token file that cannot be one."""
+        """Take up tokens and sign-ins. Raises `config_invalid` for a token file that cannot be one."""
         self._know(await trio.to_thread.run_sync(self._tokens.load))
-        self._visits = {record.id: record for record in await self._store.read(load_visits)}
+        self._signed_in = {record.id: record for record in await self._store.read(load_sign_ins)}
         await self._prune()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -98,7 +98,7 @@ class ConsoleDoor:
             try:
                 await self._prune()
             except SwapdError as error:
-                log.warning("visits that are over stay written", extra={"code": error.code})
+                log.warning("sign-ins that are over cannot be removed", extra={"code": error.code})
 
     def listens(self, host: str, port: int) -> None:
         """Say where the console answers, for the links."""
@@ -107,8 +107,8 @@ class ConsoleDoor:
 
     # Coming in and going ---------------------------------------------------------------------
 
-    async def sign_in(self, secret: str, peer: str | None) -> NewVisit:
-        """Begin a visit with a one-time code or a token; durable before it returns.
+    async def sign_in(self, secret: str, peer: str | None) -> NewSignIn:
+        """Let a browser in by a one-time code or a token; durable before it returns.
 
         Raises `sign_in_refused`, and `sign_in_limited` for a peer that has to wait; a code that is good is
         taken even then. Cancelled, a code is used up all the same.
@@ -128,37 +128,32 @@ class ConsoleDoor:
         self._attempts.succeeded(who)
         return await self._begin(role)
 
-    def visit(self, cookie: str | None) -> Visit:
+    def signed_in(self, cookie: str | None) -> SignedIn:
         """Who has this cookie. Raises `unauthenticated`."""
         if cookie is None or not 0 < len(cookie) <= MAX_SECRET_CHARS:
             raise SwapdError(Code.UNAUTHENTICATED)
-        record, now = self._visits.get(digest(cookie)), self._wall()
+        record, now = self._signed_in.get(digest(cookie)), self._wall()
         if record is None or not self._holds(record, now):
             raise SwapdError(Code.UNAUTHENTICATED)
         if not 0 <= now - record.seen_at < TOUCH_S:
-            seen = VisitRecord(record.id, record.role, record.token, record.created_at, now)
-            self._visits[record.id] = seen
-            self._store.post(lambda db: see_visit(db, seen.id, now), _no_matter)
-        return Visit(record.id.hex(), record.role, CALLERS[record.role], csrf_of(cookie))
-
-    def holds(self, visit: str) -> bool:
-        """Whether a visit goes on, by its id."""
-        record = self._visits.get(bytes.fromhex(visit))
-        return record is not None and self._holds(record, self._wall())
+            seen = SignInRecord(record.id, record.role, record.token, record.created_at, now)
+            self._signed_in[record.id] = seen
+            self._store.post(lambda db: see_sign_in(db, seen.id, now), _no_matter)
+        return SignedIn(record.role, CALLERS[record.role], csrf_of(cookie))
 
     async def sign_out(self, cookie: str | None) -> None:
-        """End a visit, here at once and durably when it returns. None of that cookie: nothing changes."""
-        record = self._visits.pop(digest(cookie or ""), None)
+        """End a sign-in, here at once and durably when it returns. None of that cookie: nothing changes."""
+        record = self._signed_in.pop(digest(cookie or ""), None)
         if record is not None:
-            await self._store.commit(lambda db: end_visits(db, [record.id]))
+            await self._store.commit(lambda db: end_sign_ins(db, [record.id]))
 
     async def sign_out_everywhere(self, caller: Caller) -> int:
-        """End every visit, the owner's own as well; says how many. Raises `operator_required`."""
+        """End every sign-in, the owner's own as well; says how many. Raises `operator_required`."""
         _owner(caller)
-        ended = len(self._visits)
-        self._visits.clear()
+        ended = len(self._signed_in)
+        self._signed_in.clear()
         self._codes.clear()
-        await self._store.commit(end_all_visits)
+        await self._store.commit(end_all_sign_ins)
         log.warning("everybody was signed out", extra={"count": ended})
         return ended
 
@@ -176,7 +171,7 @@ class ConsoleDoor:
         return ConsoleLink(f"{self._address}/sign-in#{code}", role, VALID_S)
 
     async def new_tokens(self, caller: Caller) -> None:
-        """Make both tokens anew and end every visit and code. Raises `operator_required`."""
+        """Make both tokens anew and end every sign-in and code. Raises `operator_required`."""
         _owner(caller)
         # Shielded, two small files long: what is in the files must be what holds here.
         with trio.CancelScope(shield=True):
@@ -199,33 +194,33 @@ class ConsoleDoor:
                 found = role
         return found
 
-    # Visits ----------------------------------------------------------------------------------
+    # Sign-ins ----------------------------------------------------------------------------------
 
-    def _holds(self, record: VisitRecord, now: float) -> bool:
+    def _holds(self, record: SignInRecord, now: float) -> bool:
         return record.token == self._token_digests.get(record.role) and not is_over(record, now)
 
-    async def _begin(self, role: Role) -> NewVisit:
-        # Shielded, one disk write long: a visit that is durable is one that we know of.
+    async def _begin(self, role: Role) -> NewSignIn:
+        # Shielded, one disk write long: a sign-in that is durable is one that we know of.
         with trio.CancelScope(shield=True):
-            async with self._visit_turn:
+            async with self._begin_turn:
                 cookie, now = secrets.token_urlsafe(32), self._wall()
-                record = VisitRecord(digest(cookie), role, self._token_digests[role], now, now)
-                ended = [each.id for each in crowded_out(self._visits.values())]
-                await self._store.commit(lambda db: add_visit(db, record, ended))
+                record = SignInRecord(digest(cookie), role, self._token_digests[role], now, now)
+                ended = [each.id for each in crowded_out(self._signed_in.values())]
+                await self._store.commit(lambda db: add_sign_in(db, record, ended))
                 for each in ended:
-                    self._visits.pop(each, None)
-                self._visits[record.id] = record
+                    self._signed_in.pop(each, None)
+                self._signed_in[record.id] = record
         log.info("signed in to the console", extra={"kind": role})
-        return NewVisit(cookie, role, LASTS_S)
+        return NewSignIn(cookie, role, LASTS_S)
 
     async def _prune(self) -> None:
         """Forget what is over."""
         now = self._wall()
-        over = [record.id for record in self._visits.values() if not self._holds(record, now)]
+        over = [record.id for record in self._signed_in.values() if not self._holds(record, now)]
         for each in over:
-            self._visits.pop(each)
+            self._signed_in.pop(each)
         if over:
-            await self._store.commit(lambda db: end_visits(db, over))
+            await self._store.commit(lambda db: end_sign_ins(db, over))
 
 
 def _owner(caller: Caller) -> None:
@@ -234,4 +229,4 @@ def _owner(caller: Caller) -> None:
 
 
 def _no_matter(result: object) -> None:
-    """When a visit was last used may be lost: it ends a minute earlier."""
+    """When a sign-in was last used may be lost: it ends a minute earlier."""

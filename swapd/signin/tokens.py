@@ -1,7 +1,8 @@
 """The owner's and the viewer's token: two private files beside the database.
 
 `owner-token` may do everything in the console, `viewer-token` may look. A file that is not there is made.
-Whoever removes or changes one has another token within seconds, and the visits that hung on the old one end.
+Whoever removes or changes one has another token within seconds, and the sign-ins that hung on the old one
+end.
 """
 
 from __future__ import annotations

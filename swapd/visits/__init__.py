@@ -1,1 +1,0 @@
-"""Who may come in at the console: tokens, one-time links, visits, and how often one may try."""
