@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swapd.config import Config, OwnerConfig, PressureConfig
@@ -144,6 +144,7 @@ def test_a_field_that_does_not_exist_is_no_setting() -> None:
         assert len(caught.value.detail) < 100
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(FIELDS)), st.text(max_size=40)))
 def test_any_form_is_taken_or_refused(values: dict[str, str]) -> None:
     """R40: and what is taken enters again as what it is."""

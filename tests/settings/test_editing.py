@@ -6,7 +6,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swapd.config_lines import Path
@@ -146,6 +146,7 @@ def edits(draw: st.DrawFn) -> dict[Path, Value | None]:
     return {path: draw(st.one_of(st.none(), VALUES[path])) for path in chosen}
 
 
+@settings(max_examples=40, deadline=None)
 @given(documents(), edits())
 def test_any_edit_says_what_was_meant_and_touches_only_its_lines(
     text: str, changes: dict[Path, Value | None]
