@@ -15,11 +15,6 @@ from tests.console.service_double import OPERATOR, TENANT
 from tests.lent_devices import GIVEN_BACK, lent_device
 
 
-@pytest.fixture(autouse=True)
-def lent(service):
-    service.lent = {"a": lent_device("a")}
-
-
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -96,6 +91,7 @@ async def test_what_an_operator_switched_off_stands_above_the_cards(client, serv
      ("unlock", TakeBack(until="unlock"))],
 )  # fmt: skip
 async def test_take_back_now_and_lend_again(client, service, choice, asked):
+    service.lent = {"a": lent_device("a")}
     reply = await post(client, "/devices/a/take-back", f"for={choice}")
     assert (reply.status, reply.headers["location"]) == (303, "/#device-a")
     assert service.taken == [("a", asked)]
