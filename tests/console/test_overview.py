@@ -14,7 +14,6 @@ from swapd.views import SwitchesView, TakeBack, TakenBack
 from tests.console.service_double import OPERATOR, TENANT
 from tests.lent_devices import GIVEN_BACK, lent_device
 
-
 FORM = "application/x-www-form-urlencoded"
 
 
