@@ -95,7 +95,7 @@ def test_a_log_over_its_limit_is_ended_even_if_the_writer_never_rests(
 
 async def test_a_running_store_copies_its_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_OPS", 1)
-    monkeypatch.setattr("swapd.store.writer.CHECKPOINT_EVERY_S", 0.001)
+    monkeypatch.setattr("swapd.store.housekeeping.CHECKPOINT_EVERY_S", 0.001)
     copied = trio.Event()
     original = Checkpointer.checkpoint
 
