@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
 from swapd.views import (
+    ActivityView,
     Caller,
     DeviceEvent,
     DeviceView,
@@ -26,6 +27,7 @@ from swapd.views import (
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 
@@ -141,8 +143,26 @@ class Service(Protocol):
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
         """Readings of the last six hours from `since` (seconds since 1970) on, oldest first."""
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        """The last `span_s` seconds (six hours at most) in `points` equal stretches, oldest first.
+
+        The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
+        """
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        """What was lent, served and moved from `since` (seconds since 1970) on; a few seconds behind.
+
+        Raises `operator_required`, `invalid_request` for what is no time in the past.
+        """
+
+    def visit(self, caller: Caller) -> float | None:
+        """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
+
+        Raises `operator_required`.
+        """
 
     def metrics(self, caller: Caller) -> bytes:
         """Prometheus text (H177). Raises `operator_required`."""

@@ -24,6 +24,7 @@ import zmq
 from console.app import create_app
 from console.server import serve_http
 from swapd import failpoints
+from swapd.activity.keeper import ActivityKeeper
 from swapd.config import Config
 from swapd.config_file import load_config
 from swapd.errors import Code, SwapdError
@@ -166,6 +167,7 @@ class Coordinator:
         if config.devices:
             self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
         self.switches = Switches(config, store, self.table.notify)
+        self.activity = ActivityKeeper(store, self.desk.devices)
         self.service = SwapdService(
             config,
             store,
@@ -177,6 +179,7 @@ class Coordinator:
             self.links,
             self.desk,
             switches=self.switches,
+            activity=self.activity,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
         self.supervisor.on_drain = self.hooks.drain
@@ -208,6 +211,7 @@ class Coordinator:
                     for link in self.links.values():
                         await actors.start(link.run)
                     await actors.start(self.desk.run)
+                    await actors.start(self.activity.run)
                     async with trio.open_nursery() as doors:
                         await self._open_doors(doors, announce)
                         await asked.wait()

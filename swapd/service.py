@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 import swapd
+from swapd.activity.keeper import ActivityKeeper
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
@@ -35,9 +36,11 @@ from swapd.sessions.table import SessionTable
 from swapd.store.devices import SAMPLES_KEPT_S
 from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
+from swapd.store.devices import trend as load_trend
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
+    ActivityView,
     Caller,
     DeviceEvent,
     DeviceView,
@@ -54,6 +57,7 @@ from swapd.views import (
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 from swapd.worker.link import WorkerLink
@@ -80,6 +84,7 @@ class SwapdService:
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
         switches: Switches | None = None,
+        activity: ActivityKeeper | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -97,6 +102,7 @@ class SwapdService:
         self.switchboard = switches or Switches(config, store, table.notify, wall)
         admission.stopped = self.switchboard.refusal
         supervisor.migration_off = self.switchboard.migration_off
+        self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
         self._stopping = trio.Event()
         self._credentials = [
             (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
@@ -267,10 +273,25 @@ class SwapdService:
         since = max(since, self._wall() - SAMPLES_KEPT_S)
         return await self._store.read(lambda db: load_samples(db, name, since))
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        _operator(caller)
+        name = self._find_device(device).name
+        step_s = min(span_s, SAMPLES_KEPT_S) / points
+        first = math.floor(self._wall() / step_s) - points + 1
+        return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         _operator(caller)
         name = self._find_device(device).name
         return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        _operator(caller)
+        return await self._activity.view(since)
+
+    def visit(self, caller: Caller) -> float | None:
+        _operator(caller)
+        return self._activity.visit()
 
     def _find_device(self, device: str) -> LentDevice:
         if self._desk is None:

@@ -372,6 +372,18 @@ class SamplePoint(msgspec.Struct, frozen=True):
     engaged: bool
 
 
+class TrendPoint(msgspec.Struct, frozen=True):
+    """One stretch of a device's load, for a plot: highest reading, last threshold, whether ever engaged.
+
+    `at` is its beginning, seconds since 1970; `load_pct` is None where nothing valid was read.
+    """
+
+    at: float
+    load_pct: float | None
+    threshold_pct: float | None
+    engaged: bool
+
+
 class DeviceEvent(msgspec.Struct, frozen=True):
     """Something that happened to a device: engaged, released, taken_back, vacated, free, lent …"""
 
@@ -380,6 +392,38 @@ class DeviceEvent(msgspec.Struct, frozen=True):
     kind: str
     why: str | None = None
     seconds: float | None = None
+
+
+class DeviceActivity(msgspec.Struct, frozen=True):
+    """What one device did since a time. `given_back` counts give-backs by the reason that began them."""
+
+    device: str
+    lent_s: float
+    pressure_events: int
+    given_back: dict[str, int]
+
+
+class ActivityView(msgspec.Struct, frozen=True):
+    """While you were away. Times are seconds since 1970; `since` is the begin of five minutes.
+
+    `recorded_since` is when recording began, if that was later. `came_first`: how often a device was given
+    back because its owner needed it. `longest_pause_ms`: the longest that a client waited for a move.
+    """
+
+    since: float
+    recorded_since: float | None
+    tokens: int
+    devices: tuple[DeviceActivity, ...]
+    lent_s: float
+    pressure_events: int
+    came_first: int
+    moves: dict[str, int]
+    """Finished moves by outcome."""
+    moved: int
+    """Sessions that went on elsewhere, each time counted."""
+    longest_pause_ms: float | None
+    sentence: str
+    """All of it in one sentence for people."""
 
 
 class StatusView(msgspec.Struct, frozen=True):
