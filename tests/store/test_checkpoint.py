@@ -123,7 +123,7 @@ def test_a_disk_that_fails_is_told_and_a_full_one_is_left_to_the_writer(
 ) -> None:
     """H160"""
     error = sqlite3.OperationalError("the disk")
-    error.sqlite_errorcode = getattr(sqlite3, name)  # type: ignore[misc]  # as SQLite sets it
+    error.sqlite_errorcode = getattr(sqlite3, name)
 
     class Fails(sqlite3.Connection):
         def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:

@@ -237,8 +237,8 @@ async def test_a_checkpoint_that_the_disk_fails_fails_the_store(
 
     def fails(self: object, ops: int) -> bool:
         error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC  # type: ignore[misc]  # as SQLite sets it
-        error.sqlite_errorname = "SQLITE_IOERR_FSYNC"  # type: ignore[misc]
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
         raise error
 
     monkeypatch.setattr("swapd.store.housekeeping.CHECKPOINT_EVERY_S", 0.001)
