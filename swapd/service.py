@@ -399,8 +399,7 @@ class SwapdService:
         reasons = []
         if self.stopping:
             reasons.append(str(Code.STOPPING))
-        if self._store.failed:
-            reasons.append(str(Code.STORE_FAILED))
+        reasons.extend(str(code) for code in self._store.trouble())
         if not self._recovery.reconciled:
             reasons.append("reconciling")
         if (stopped := self.switchboard.refusal()) is not None:
@@ -439,8 +438,8 @@ class SwapdService:
     def _check_ready(self) -> None:
         if self.stopping:
             raise SwapdError(Code.STOPPING)
-        if self._store.failed:
-            raise SwapdError(Code.STORE_FAILED)
+        if trouble := self._store.trouble():
+            raise SwapdError(trouble[0], ", ".join(trouble[1:]))
         if not self._recovery.reconciled:
             raise SwapdError(Code.NOT_READY, "reconciling")
 
