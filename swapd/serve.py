@@ -47,6 +47,7 @@ from swapd.sessions.record import DrainRecord, MoveRecord, SessionRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
+from swapd.settings.keeper import SettingsKeeper
 from swapd.store.ballast import BALLAST_BYTES
 from swapd.store.drains import open_drains
 from swapd.store.ledger import load_tokens
@@ -182,6 +183,7 @@ class Coordinator:
             self.links,
             self.desk,
             switches=self.switches,
+            settings=SettingsKeeper(config, config_path, store, self.desk.devices),
             activity=self.activity,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
