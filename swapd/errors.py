@@ -17,6 +17,8 @@ class Code(StrEnum):
     # requests
     UNAUTHENTICATED = "unauthenticated"
     OPERATOR_REQUIRED = "operator_required"
+    SIGN_IN_REFUSED = "sign_in_refused"
+    SIGN_IN_LIMITED = "sign_in_limited"
     NOT_FOUND = "not_found"
     SESSION_UNKNOWN = "session_unknown"
     WORKER_UNKNOWN = "worker_unknown"
@@ -97,8 +99,15 @@ class Code(StrEnum):
     ENGINE_UNCHECKED = "engine_unchecked"
     ENGINE_REFUSED = "engine_refused"
     STORE_FAILED = "store_failed"
+    DISK_FULL = "disk_full"
+    DISK_ERROR = "disk_error"
     SCHEMA_NEWER = "schema_newer"
     CALIBRATION_UNUSABLE = "calibration_unusable"
+    # settings
+    SETTINGS_INVALID = "settings_invalid"
+    SETTINGS_CHANGED = "settings_changed"
+    SETTINGS_NOT_EDITABLE = "settings_not_editable"
+    SETTINGS_NOT_WRITTEN = "settings_not_written"
     INTERNAL = "internal"
 
 
@@ -113,6 +122,12 @@ class Reason(NamedTuple):
 REASONS: Final[dict[Code, Reason]] = {
     Code.UNAUTHENTICATED: Reason(401, False, "Send a known bearer token in the Authorization header."),
     Code.OPERATOR_REQUIRED: Reason(403, False, "This call needs an operator's token."),
+    Code.SIGN_IN_REFUSED: Reason(
+        401, False, "This is no code that is still good, and no token of this console."
+    ),
+    Code.SIGN_IN_LIMITED: Reason(
+        429, True, "There were too many wrong tries from here; wait before the next."
+    ),
     Code.NOT_FOUND: Reason(404, False, "There is nothing at this address."),
     Code.SESSION_UNKNOWN: Reason(404, False, "There is no such session."),
     Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),
@@ -198,8 +213,18 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
     Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
     Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
+    Code.DISK_FULL: Reason(503, True, "The disk of the database is full."),
+    Code.DISK_ERROR: Reason(503, True, "The disk of the database reports errors."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
     Code.CALIBRATION_UNUSABLE: Reason(409, False, "The saved calibration cannot be used."),
+    Code.SETTINGS_INVALID: Reason(422, False, "Nothing was saved: some settings need correcting."),
+    Code.SETTINGS_CHANGED: Reason(
+        409, False, "Nothing was saved: the configuration file was changed meanwhile; look at it again."
+    ),
+    Code.SETTINGS_NOT_EDITABLE: Reason(
+        409, False, "Nothing was saved: the layout of the configuration file needs a text editor."
+    ),
+    Code.SETTINGS_NOT_WRITTEN: Reason(409, False, "The configuration file could not be written."),
     Code.INTERNAL: Reason(500, True, "An internal error was logged."),
 }
 
