@@ -121,4 +121,5 @@ class Layout:
 
 def see_other(path: str) -> Response:
     """After an action: show the page at `path`, so that a reload does not act again."""
-    return Response(status=303, headers={"Location": path})
+    # An empty body in so many words: the default one is an iterator that only asyncio can run.
+    return Response(b"", 303, {"Location": path})

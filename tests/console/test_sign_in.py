@@ -26,15 +26,15 @@ async def browser(client) -> Browser:
 
 async def test_a_stranger_is_led_to_the_sign_in_and_back(browser):
     """The page tells whether the service takes work, and nothing else."""
-    reply = await browser.get("/drains?worker=a")
-    assert (reply.status, reply.headers["location"]) == (303, "/sign-in?next=/drains%3Fworker%3Da")
+    reply = await browser.get("/?worker=a")
+    assert (reply.status, reply.headers["location"]) == (303, "/sign-in?next=/%3Fworker%3Da")
     page = await browser.get(reply.headers["location"])
     assert page.status == 200
     assert b"Taking work" in page.body
-    assert b'name="next" value="/drains?worker=a"' in page.body
+    assert b'name="next" value="/?worker=a"' in page.body
     assert b"/settings" not in page.body
-    inside = await browser.post("/sign-in", {"key": OWNER_TOKEN, "next": "/drains?worker=a"})
-    assert (inside.status, inside.headers["location"]) == (303, "/drains?worker=a")
+    inside = await browser.post("/sign-in", {"key": OWNER_TOKEN, "next": "/?worker=a"})
+    assert (inside.status, inside.headers["location"]) == (303, "/?worker=a")
 
 
 async def test_the_sign_in_says_why_no_work_is_taken(browser, service):
