@@ -26,8 +26,6 @@ from swapd.errors import Code, SwapdError
 PERIOD_S: Final = 0.5
 BEAT_S: Final = 10.0
 """Between signs of life; a browser that hears none for three of them comes back anew."""
-RENEW_S: Final = 15.0
-"""How often a stream makes sure that its visitor may still see it."""
 
 Render = Callable[[Visitor, str], Awaitable[str]]
 """`(who, name) -> HTML` of the living part; `name` is what the page is about, or empty."""
@@ -118,9 +116,7 @@ class LiveStream(ResponseBody):
         self._who = who
         self._headers = headers
         self._sent = ""
-        now = trio.current_time()
-        self._beat_at = now + BEAT_S
-        self._renew_at = now + RENEW_S
+        self._beat_at = trio.current_time() + BEAT_S
 
     async def __aenter__(self) -> AsyncIterator[bytes]:
         self._part = self._pages.join(self._key, self._part)
@@ -141,11 +137,10 @@ class LiveStream(ResponseBody):
         """The next change or sign of life; the end when the service stops or the visitor may not look."""
         while not self._pages.stopping:
             try:
+                # Who signs out anywhere sees nothing more here.
+                await self._pages.still_welcome(self._headers)
                 picture = await self._part.picture(self._who)
                 now = trio.current_time()
-                if now >= self._renew_at:
-                    await self._pages.still_welcome(self._headers)
-                    self._renew_at = now + RENEW_S
             except SwapdError:
                 # What it is about is gone, or the visitor is: the browser learns which when it comes back.
                 raise StopAsyncIteration from None

@@ -13,6 +13,7 @@ from swapd.messages.from_worker import ScheduleLog
 from swapd.views import (
     ActivityView,
     Caller,
+    ConsoleLink,
     DebugView,
     DeviceEvent,
     DeviceView,
@@ -21,10 +22,13 @@ from swapd.views import (
     DrainOrigin,
     DrainView,
     NewSession,
+    NewSignIn,
     Readiness,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
+    SignedIn,
     StatusView,
     Switch,
     SwitchesView,
@@ -64,8 +68,40 @@ class Subscription(Protocol):
         """Batches of events; ends after the terminal event, or when the service stops."""
 
 
+class Door(Protocol):
+    """Who is signed in to the console, and how one comes in."""
+
+    def signed_in(self, cookie: str | None) -> SignedIn:
+        """Who has this cookie. Raises `unauthenticated`."""
+
+    async def sign_in(self, secret: str, peer: str | None) -> NewSignIn:
+        """Let a browser in by a one-time code or a token; durable before it returns.
+
+        `peer` is the address of who asks. Raises `sign_in_refused`, `sign_in_limited`.
+        """
+
+    async def sign_out(self, cookie: str | None) -> None:
+        """End the sign-in of this cookie, if there is one."""
+
+    async def sign_out_everywhere(self, caller: Caller) -> int:
+        """End every sign-in; says how many. Raises `operator_required`."""
+
+    def link(self, caller: Caller, role: Role) -> ConsoleLink:
+        """Make a one-time link. Raises `operator_required`."""
+
+    async def new_tokens(self, caller: Caller) -> None:
+        """Make both tokens anew and end every sign-in. Raises `operator_required`."""
+
+
 class Service(Protocol):
-    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal."""
+    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal.
+
+    Viewers may call what only looks; what changes something, and what shows text, refuses them.
+    """
+
+    @property
+    def door(self) -> Door:
+        """Sign-in to the console."""
 
     def authenticate(self, token: str | None) -> Caller:
         """Raises `unauthenticated`. Constant-time over all configured tokens."""
@@ -171,7 +207,7 @@ class Service(Protocol):
     def visit(self, caller: Caller) -> float | None:
         """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
 
-        Raises `operator_required`.
+        A viewer's look is none of the owner's. Raises `operator_required`.
         """
 
     async def diagnostics(self, caller: Caller) -> DiagnosticsView:

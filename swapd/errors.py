@@ -17,6 +17,8 @@ class Code(StrEnum):
     # requests
     UNAUTHENTICATED = "unauthenticated"
     OPERATOR_REQUIRED = "operator_required"
+    SIGN_IN_REFUSED = "sign_in_refused"
+    SIGN_IN_LIMITED = "sign_in_limited"
     NOT_FOUND = "not_found"
     SESSION_UNKNOWN = "session_unknown"
     WORKER_UNKNOWN = "worker_unknown"
@@ -113,6 +115,12 @@ class Reason(NamedTuple):
 REASONS: Final[dict[Code, Reason]] = {
     Code.UNAUTHENTICATED: Reason(401, False, "Send a known bearer token in the Authorization header."),
     Code.OPERATOR_REQUIRED: Reason(403, False, "This call needs an operator's token."),
+    Code.SIGN_IN_REFUSED: Reason(
+        401, False, "This is no code that is still good, and no token of this console."
+    ),
+    Code.SIGN_IN_LIMITED: Reason(
+        429, True, "There were too many wrong tries from here; wait before the next."
+    ),
     Code.NOT_FOUND: Reason(404, False, "There is nothing at this address."),
     Code.SESSION_UNKNOWN: Reason(404, False, "There is no such session."),
     Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),

@@ -34,11 +34,43 @@ replay: rebuilt on the target from the transcript, for sessions that permit it;
 cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 
+Role = Literal["owner", "viewer"]
+"""What somebody who is signed in to the console may: everything, or look."""
+
+
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27)."""
+    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27).
+
+    A viewer sees the same and changes nothing.
+    """
 
     namespace: str
     is_operator: bool = False
+    is_viewer: bool = False
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """A browser that is signed in to the console. `csrf` is what its forms must carry."""
+
+    role: Role
+    caller: Caller
+    csrf: str
+
+
+class NewSignIn(msgspec.Struct, frozen=True):
+    """A sign-in that has just begun: `cookie` is its secret, which the browser alone keeps."""
+
+    cookie: str
+    role: Role
+    lasts_s: float
+
+
+class ConsoleLink(msgspec.Struct, frozen=True):
+    """An address that lets one person in once. The code is its fragment; it is a secret."""
+
+    url: str
+    role: Role
+    valid_s: float
 
 
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

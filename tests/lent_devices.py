@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ from swapd.views import (
     TrendPoint,
     WorkerView,
 )
+from tests.signin.memory import MemoryDoor
 
 GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
 
@@ -127,6 +129,11 @@ class LentDevices:
         self.switches_view = SwitchesView()
         self.cleared: list[str] = []
         self.report = ReconciliationView("done", 1.0, 2.0, {"a": "found"}, 1.5, 0.5, {}, (), 0)
+
+    @cached_property
+    def door(self) -> MemoryDoor:
+        """The real door, over tables in memory."""
+        return MemoryDoor()
 
     async def switches(self, caller: Caller) -> SwitchesView:
         return self.switches_view

@@ -138,3 +138,7 @@ class ActivityKeeper:
         self._visits = visits = self._visits.look(self._wall())
         self._store.post(lambda db: save_visits(db, visits), lambda _: None)
         return visits.before
+
+    def visit_before(self) -> float | None:
+        """When the owner's visit before this one ended, for somebody whose look is no visit of theirs."""
+        return self._visits.before

@@ -193,6 +193,21 @@ _ACTIVITY: Final = (
 )
 
 
+@MIGRATIONS(name="0005_sign_ins")
+def _sign_ins(db: Database) -> None:
+    db.execute(
+        """
+        CREATE TABLE sign_ins (
+          id BLOB PRIMARY KEY,
+          role TEXT NOT NULL CHECK (role IN ('owner', 'viewer')),
+          token BLOB NOT NULL,
+          created_at REAL NOT NULL,
+          seen_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """
+    )
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)
