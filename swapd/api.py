@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
     ActivityView,
     Caller,
@@ -197,6 +198,19 @@ class Service(Protocol):
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        """The owner's settings in the file beside those in force. Raises `operator_required`."""
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        """What a save would do, and what the last six hours would have been; raises as `save_settings`."""
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        """Write the settings to the configuration file, for the next start (R126).
+
+        Raises `operator_required`, `SettingsRefused` with nothing written (R40), `settings_changed`,
+        `settings_not_editable`, `settings_not_written`, `config_invalid` where the file cannot be read.
+        """
 
     async def activity(self, caller: Caller, since: float) -> ActivityView:
         """What was lent, served and moved from `since` (seconds since 1970) on; a few seconds behind.

@@ -13,6 +13,7 @@ from swapd.migration.tally import FINAL_STATES, PHASES
 from swapd.pressure.reading import PROFILES
 from swapd.sessions.inventory import Found
 from swapd.sessions.table import FencedBy
+from swapd.store.ballast import Room
 from swapd.views import Outcome
 
 OTHER: Final = "other"
@@ -27,7 +28,14 @@ REFUSALS: Final = tuple(
     str(code)
     for code in (
         *(Code.CAPACITY, Code.BUDGET_EXCEEDED, Code.NO_ADMITTING_WORKER, Code.DEVICE_NOT_LENT),
-        *(Code.DEVICE_CALIBRATING, Code.NOT_READY, Code.STOPPING, Code.STORE_FAILED, Code.TIMEOUT),
+        *(
+            Code.DEVICE_CALIBRATING,
+            Code.NOT_READY,
+            Code.STOPPING,
+            Code.STORE_FAILED,
+            Code.DISK_FULL,
+            Code.TIMEOUT,
+        ),
         *(
             Code.ADMISSION_STOPPED,
             Code.TARGET_LOST,
@@ -78,6 +86,12 @@ METRICS: Final = (
     MetricType("swapd_arena_bytes", "gauge", "The transfer arena.", {"kind": ("total", "lent", "free")}),
     MetricType("swapd_park_bytes", "gauge", "KV of parked sessions.", {"kind": ("total", "memory", "disk")}),
     MetricType("swapd_store_commit_seconds", "histogram", "How long the disk took to confirm a commit."),
+    MetricType(
+        "swapd_store_disk_bytes", "gauge", "The disk of the database.", {"kind": ("total", "free")}, True
+    ),
+    MetricType(
+        "swapd_store_room", "gauge", "1 for how much room that disk has.", {"state": [*map(str, Room)]}
+    ),
     MetricType(
         "swapd_fenced_messages_total",
         "counter",

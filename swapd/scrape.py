@@ -146,7 +146,12 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     scrape.put_all("swapd_arena_bytes", supervisor.loans.arena_bytes())
     if supervisor.park is not None:
         scrape.put_all("swapd_park_bytes", supervisor.park.room.park_bytes())
-    scrape.put_spread("swapd_store_commit_seconds", service.table.store.statistics().commit_s)
+    store = service.table.store.statistics()
+    scrape.put_spread("swapd_store_commit_seconds", store.commit_s)
+    scrape.put("swapd_store_room", 1.0, store.room)
+    if store.disk is not None:
+        disk = {"total": store.disk.total_bytes, "free": store.disk.free_bytes}
+        scrape.put_all("swapd_store_disk_bytes", disk)
     links = service.links.values()
     scrape.put("swapd_fenced_messages_total", sum(link.fenced for link in links), "incarnation")
     scrape.put_all("swapd_fenced_messages_total", service.table.fenced)

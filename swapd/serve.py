@@ -50,6 +50,8 @@ from swapd.sessions.record import DrainRecord, MoveRecord, SessionRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
+from swapd.settings.keeper import SettingsKeeper
+from swapd.store.ballast import BALLAST_BYTES
 from swapd.store.drains import open_drains
 from swapd.store.ledger import load_tokens
 from swapd.store.meta import next_generation
@@ -93,7 +95,9 @@ async def serve(config_path: Path, *, announce: Announce = lambda host, port, li
     tokenizer = _tokenizer(config)
     if config.allow_failpoints:
         failpoints.arm(failpoint_folder(config), failpoints.COORDINATOR)
-    store = (_FallibleStore if config.allow_failpoints else Store).open(config.database_path)
+    store = (_FallibleStore if config.allow_failpoints else Store).open(
+        config.database_path, ballast_bytes=BALLAST_BYTES
+    )
     arena, arena_refusal = _arena(config)
     room, park_arena = _park(config, arena)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -138,6 +142,7 @@ class Coordinator:
         self.bus = EventBus()
         self.ledger = CapacityLedger()
         self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
+        store.on_room(self.table.regrant_all)
         self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
         self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
         leases = (
@@ -188,6 +193,7 @@ class Coordinator:
             self.links,
             self.desk,
             switches=self.switches,
+            settings=SettingsKeeper(config, config_path, store, self.desk.devices),
             activity=self.activity,
             diagnostics=self.diagnostics,
         )

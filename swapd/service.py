@@ -36,6 +36,8 @@ from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
+from swapd.settings.keeper import SettingsKeeper
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.signin.door import ConsoleDoor
 from swapd.signin.tokens import TokenFiles
 from swapd.store.devices import SAMPLES_KEPT_S
@@ -91,6 +93,7 @@ class SwapdService:
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
         switches: Switches | None = None,
+        settings: SettingsKeeper | None = None,
         activity: ActivityKeeper | None = None,
         diagnostics: Diagnostics | None = None,
         door: ConsoleDoor | None = None,
@@ -104,6 +107,7 @@ class SwapdService:
         self._supervisor = supervisor
         self._links = links
         self._desk = desk
+        self._settings = settings
         self._wall = wall
         self._strict_metrics = strict_metrics
         self._refusals: Counter[str] = Counter()
@@ -325,6 +329,27 @@ class SwapdService:
         refusal = self._desk.refusal() if self._desk is not None else None
         return None if refusal is None else SwapdError(*refusal)
 
+    # The owner's settings --------------------------------------------------------------------
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        _reader(caller)
+        view = await self._settings_room().view()
+        # Without it nothing can be saved, and it tells nothing about the file's tokens.
+        return view if caller.is_operator else msgspec.structs.replace(view, digest="")
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        _operator(caller)
+        return await self._settings_room().preview(change)
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        _operator(caller)
+        return await self._settings_room().save(change)
+
+    def _settings_room(self) -> SettingsKeeper:
+        if self._settings is None:
+            raise SwapdError(Code.NOT_FOUND, "this service was started without a configuration file")
+        return self._settings
+
     # The service as a whole ------------------------------------------------------------------
 
     async def switches(self, caller: Caller) -> SwitchesView:
@@ -399,8 +424,7 @@ class SwapdService:
         reasons = []
         if self.stopping:
             reasons.append(str(Code.STOPPING))
-        if self._store.failed:
-            reasons.append(str(Code.STORE_FAILED))
+        reasons.extend(str(code) for code in self._store.trouble())
         if not self._recovery.reconciled:
             reasons.append("reconciling")
         if (stopped := self.switchboard.refusal()) is not None:
@@ -439,8 +463,8 @@ class SwapdService:
     def _check_ready(self) -> None:
         if self.stopping:
             raise SwapdError(Code.STOPPING)
-        if self._store.failed:
-            raise SwapdError(Code.STORE_FAILED)
+        if trouble := self._store.trouble():
+            raise SwapdError(trouble[0], ", ".join(trouble[1:]))
         if not self._recovery.reconciled:
             raise SwapdError(Code.NOT_READY, "reconciling")
 
