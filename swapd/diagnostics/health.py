@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 from swapd.views import DeviceView, PartView, PartWord, ReconciliationView, WorkerView
 
+GIB: Final = 1 << 30
+
 _WORKERS: Final[Mapping[str, PartWord]] = {
     "ready": "ok",
     "starting": "waiting",
@@ -38,6 +40,17 @@ def store_part(failed: str | None, p50_ms: float, p95_ms: float) -> PartView:
         told = f"it cannot write ({failed}); see to the disk and start swapd again"
         return PartView("store", "trouble", told)
     return PartView("store", "ok", f"a write takes {p50_ms:.1f} ms, 19 of 20 take under {p95_ms:.1f} ms")
+
+
+def disk_part(room: str, free_bytes: int | None) -> PartView:
+    """Whether the database has room to grow (B40); `room` is `enough`, `low` or `full`."""
+    free = (
+        f"{free_bytes / GIB:.1f} GiB are free" if free_bytes is not None else "nobody looks how much is free"
+    )
+    if room == "enough":
+        return PartView("disk", "ok" if free_bytes is not None else "off", free)
+    told = "it is full and nothing is served" if room == "full" else "it is nearly full"
+    return PartView("disk", "trouble", f"{told}: {free}; make room")
 
 
 def reconciliation_part(report: ReconciliationView) -> PartView:

@@ -12,7 +12,7 @@ import trio
 from swapd.diagnostics import health, run_queue
 from swapd.diagnostics.run_queue import HIGH_RATIO, RunQueueWatch, RunTimes, wait_ratio
 from swapd.diagnostics.versions import nvidia_driver, versions
-from swapd.views import QuarantineView, ReconciliationView, WorkerView
+from swapd.views import PartView, QuarantineView, ReconciliationView, WorkerView
 from tests.lent_devices import lent_device
 
 
@@ -66,6 +66,9 @@ def test_a_service_that_waits_longer_than_it_runs_is_in_trouble() -> None:
 def test_each_part_has_a_word_and_a_sentence() -> None:
     assert health.store_part(None, 0.41, 1.2).detail == "a write takes 0.4 ms, 19 of 20 take under 1.2 ms"
     assert health.store_part("SQLITE_FULL", 0.4, 1.2).word == "trouble"
+    assert health.disk_part("enough", 3 << 30) == PartView("disk", "ok", "3.0 GiB are free")
+    assert [health.disk_part(room, 0).word for room in ("low", "full")] == ["trouble", "trouble"]
+    assert health.disk_part("enough", None).word == "off"
     off = health.moves_part("by the operator", None)
     assert (off.word, off.detail) == ("off", "switched off by the operator")
     assert health.moves_part(None, "no memory").word == "trouble"
