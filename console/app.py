@@ -16,6 +16,8 @@ from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
+from console.pages.away import AwayPage
+from console.pages.diagnostics import DiagnosticsPage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.streams import StreamTimers
@@ -55,12 +57,20 @@ def create_app(
     streams = timers or StreamTimers()
 
     layout = Layout()
-    overview = OverviewPage(service, layout)
+    away = AwayPage(service, layout)
+    route("GET", "/away", away.view)
+
+    diagnosing = DiagnosticsPage(service, layout)
+    route("GET", "/diagnostics", diagnosing.view)
+    route("GET", "/diagnostics/archive", diagnosing.archive)
+    route("POST", "/diagnostics/debug", diagnosing.debug)
+
+    overview = OverviewPage(service, layout, away)
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
 
-    live = LivePages(service, {"overview": overview.part})
+    live = LivePages(service, {"overview": overview.part, "diagnostics": diagnosing.part})
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)
 
