@@ -45,6 +45,7 @@ from swapd.views import (
     DrainOrigin,
     DrainView,
     NewSession,
+    PreflightView,
     QuarantineView,
     Readiness,
     ReconciliationView,
@@ -165,6 +166,11 @@ class SwapdService:
         _operator(caller)
         return [self._worker(link) for link in self._links.values()]
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        _operator(caller)
+        self._check_drain(mode)
+        return await self._supervisor.preflight(worker, mode)
+
     async def start_drain(
         self,
         caller: Caller,
@@ -174,21 +180,24 @@ class SwapdService:
         mode: DrainMode = "native",
     ) -> DrainView:
         _operator(caller)
-        self._check_ready()
+        self._check_drain(mode)
         check_deadline(deadline_s)
-        if mode == "park" and self._supervisor.park is None:
-            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)
+
+    def _check_drain(self, mode: DrainMode) -> None:
+        self._check_ready()
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)
         return await self._supervisor.view(drain)
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
         _operator(caller)
-        return await self._supervisor.views()
+        return await self._supervisor.views(before)
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)
