@@ -14,7 +14,9 @@ from console.api.health import HealthRoutes
 from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
-from console.pages import SECURITY_HEADERS, PageRoutes, folder
+from console.live import LivePages
+from console.pages.layout import SECURITY_HEADERS, Layout, folder
+from console.pages.overview import OverviewPage
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -35,7 +37,6 @@ def create_app(
     """The application over `service`. `host_names`: names beside `localhost` that clients may use."""
     app = QuartTrio(
         "swapd.console",
-        template_folder=str(folder("templates")),
         static_folder=str(folder("static")),
         static_url_path="/static",
     )
@@ -52,8 +53,15 @@ def create_app(
 
     streams = timers or StreamTimers()
 
-    pages = PageRoutes(service)
-    route("GET", "/", pages.landing)
+    layout = Layout()
+    overview = OverviewPage(service, layout)
+    route("GET", "/", overview.view)
+    route("POST", "/devices/<device>/take-back", overview.take_back)
+    route("POST", "/devices/<device>/lend", overview.lend)
+
+    live = LivePages(service, {"overview": overview.part})
+    route("GET", "/live/<page>", live.stream)
+    route("GET", "/live/<page>/<name>", live.stream)
 
     health = HealthRoutes(service)
     route("GET", "/healthz", health.healthz)
@@ -110,7 +118,7 @@ def _guard(app: QuartTrio, host_names: frozenset[str]) -> None:
     async def after_request(response: Response) -> Response:
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
-        if request.path != "/" and not request.path.startswith("/static/"):
+        if not request.path.startswith("/static/"):
             response.headers.setdefault("Cache-Control", "no-store")
         return response
 

@@ -11,22 +11,28 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
 from swapd.views import (
+    ActivityView,
     Caller,
+    ConsoleLink,
     DeviceEvent,
     DeviceView,
     DrainMode,
     DrainOrigin,
     DrainView,
     NewSession,
+    NewSignIn,
     PreflightView,
     Readiness,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
+    SignedIn,
     StatusView,
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 
@@ -53,8 +59,40 @@ class Subscription(Protocol):
         """Batches of events; ends after the terminal event, or when the service stops."""
 
 
+class Door(Protocol):
+    """Who is signed in to the console, and how one comes in."""
+
+    def signed_in(self, cookie: str | None) -> SignedIn:
+        """Who has this cookie. Raises `unauthenticated`."""
+
+    async def sign_in(self, secret: str, peer: str | None) -> NewSignIn:
+        """Let a browser in by a one-time code or a token; durable before it returns.
+
+        `peer` is the address of who asks. Raises `sign_in_refused`, `sign_in_limited`.
+        """
+
+    async def sign_out(self, cookie: str | None) -> None:
+        """End the sign-in of this cookie, if there is one."""
+
+    async def sign_out_everywhere(self, caller: Caller) -> int:
+        """End every sign-in; says how many. Raises `operator_required`."""
+
+    def link(self, caller: Caller, role: Role) -> ConsoleLink:
+        """Make a one-time link. Raises `operator_required`."""
+
+    async def new_tokens(self, caller: Caller) -> None:
+        """Make both tokens anew and end every sign-in. Raises `operator_required`."""
+
+
 class Service(Protocol):
-    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal."""
+    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal.
+
+    Viewers may call what only looks; what changes something, and what shows text, refuses them.
+    """
+
+    @property
+    def door(self) -> Door:
+        """Sign-in to the console."""
 
     def authenticate(self, token: str | None) -> Caller:
         """Raises `unauthenticated`. Constant-time over all configured tokens."""
@@ -145,8 +183,26 @@ class Service(Protocol):
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
         """Readings of the last six hours from `since` (seconds since 1970) on, oldest first."""
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        """The last `span_s` seconds (six hours at most) in `points` equal stretches, oldest first.
+
+        The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
+        """
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        """What was lent, served and moved from `since` (seconds since 1970) on; a few seconds behind.
+
+        Raises `operator_required`, `invalid_request` for what is no time in the past.
+        """
+
+    def visit(self, caller: Caller) -> float | None:
+        """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
+
+        A viewer's look is none of the owner's. Raises `operator_required`.
+        """
 
     def metrics(self, caller: Caller) -> bytes:
         """Prometheus text (H177). Raises `operator_required`."""

@@ -17,6 +17,8 @@ class Code(StrEnum):
     # requests
     UNAUTHENTICATED = "unauthenticated"
     OPERATOR_REQUIRED = "operator_required"
+    SIGN_IN_REFUSED = "sign_in_refused"
+    SIGN_IN_LIMITED = "sign_in_limited"
     NOT_FOUND = "not_found"
     SESSION_UNKNOWN = "session_unknown"
     WORKER_UNKNOWN = "worker_unknown"
@@ -72,6 +74,7 @@ class Code(StrEnum):
     DEADLINE = "deadline"
     DRAIN_CANCELLED = "drain_cancelled"
     SESSION_CANCELLED = "session_cancelled"
+    NO_READER = "no_reader"
     COORDINATOR_RESTART = "coordinator_restart"
     # ends of a session
     RECOVERY_UNAVAILABLE = "recovery_unavailable"
@@ -113,6 +116,12 @@ class Reason(NamedTuple):
 REASONS: Final[dict[Code, Reason]] = {
     Code.UNAUTHENTICATED: Reason(401, False, "Send a known bearer token in the Authorization header."),
     Code.OPERATOR_REQUIRED: Reason(403, False, "This call needs an operator's token."),
+    Code.SIGN_IN_REFUSED: Reason(
+        401, False, "This is no code that is still good, and no token of this console."
+    ),
+    Code.SIGN_IN_LIMITED: Reason(
+        429, True, "There were too many wrong tries from here; wait before the next."
+    ),
     Code.NOT_FOUND: Reason(404, False, "There is nothing at this address."),
     Code.SESSION_UNKNOWN: Reason(404, False, "There is no such session."),
     Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),
@@ -170,6 +179,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.DEADLINE: Reason(409, True, "The drain's deadline has passed."),
     Code.DRAIN_CANCELLED: Reason(409, False, "The drain was cancelled."),
     Code.SESSION_CANCELLED: Reason(409, False, "The session was cancelled."),
+    Code.NO_READER: Reason(409, True, "Nobody reads the session; it goes on when somebody does."),
     Code.COORDINATOR_RESTART: Reason(503, True, "The coordinator was restarted meanwhile."),
     Code.RECOVERY_UNAVAILABLE: Reason(
         503, False, "The worker was lost and the session does not permit replay."

@@ -24,6 +24,7 @@ import zmq
 from console.app import create_app
 from console.server import serve_http
 from swapd import failpoints
+from swapd.activity.keeper import ActivityKeeper
 from swapd.config import Config
 from swapd.config_file import load_config
 from swapd.errors import Code, SwapdError
@@ -35,7 +36,7 @@ from swapd.messages.generation import PARK
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.ops.bus import EventBus
-from swapd.ops.server import run_ops
+from swapd.ops.server import OPERATOR, run_ops
 from swapd.parking.link import ParkLink
 from swapd.parking.returning import Returning
 from swapd.parking.room import ParkRoom
@@ -67,11 +68,14 @@ GRACEFUL_S: Final = 1.0
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lambda host, port: None) -> None:
+Announce = Callable[[str, int, Callable[[], str]], None]
+"""Told where HTTP listens, and what makes a one-time link for the owner."""
+
+
+async def serve(config_path: Path, *, announce: Announce = lambda host, port, link: None) -> None:
     """Run the coordinator until SIGTERM or SIGINT; a second signal ends it at once.
 
     Raises `config_invalid`, `coordinator_lock_held` and the other codes of a start that cannot be.
-    `announce` is told where HTTP listens.
     """
     # Threads of ours wait for the interpreter with a client's token in hand (store, links).
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -162,6 +166,7 @@ class Coordinator:
         if config.devices:
             self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
         self.switches = Switches(config, store, self.table.notify)
+        self.activity = ActivityKeeper(store, self.desk.devices)
         self.service = SwapdService(
             config,
             store,
@@ -173,6 +178,7 @@ class Coordinator:
             self.links,
             self.desk,
             switches=self.switches,
+            activity=self.activity,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
         self.supervisor.on_drain = self.hooks.drain
@@ -181,7 +187,7 @@ class Coordinator:
         if arena_refusal is not None:
             log.error("no arena: sessions stay where they are", extra={"reason": arena_refusal.sentence})
 
-    async def run(self, announce: Callable[[str, int], None]) -> None:
+    async def run(self, announce: Announce) -> None:
         """Open the nurseries, innermost last; they close in the opposite order."""
         async with trio.open_nursery() as signals:
             # First to come, last to go: a signal at any moment ends what was begun, in order.
@@ -194,6 +200,7 @@ class Coordinator:
                     await actors.start(self.recovery.run)
                     await actors.start(self.supervisor.run)
                     await actors.start(self.keeper.run)
+                    await actors.start(self.service.door.run)
                     if self.park is not None:
                         await actors.start(self.park.room.run)
                         # As a worker that attaches: what it has is judged by the store.
@@ -204,6 +211,7 @@ class Coordinator:
                     for link in self.links.values():
                         await actors.start(link.run)
                     await actors.start(self.desk.run)
+                    await actors.start(self.activity.run)
                     async with trio.open_nursery() as doors:
                         await self._open_doors(doors, announce)
                         await asked.wait()
@@ -215,7 +223,7 @@ class Coordinator:
                 store_nursery.cancel_scope.cancel()
             signals.cancel_scope.cancel()
 
-    async def _open_doors(self, doors: trio.Nursery, announce: Callable[[str, int], None]) -> None:
+    async def _open_doors(self, doors: trio.Nursery, announce: Announce) -> None:
         config = self.config
         run_ops_here = partial(
             run_ops, self.service, self.bus, socket_dir=config.socket_dir, context=self.context
@@ -232,7 +240,9 @@ class Coordinator:
         )
         port: int = await doors.start(serve_here)
         log.info("listening", extra={"host": config.host, "port": port})
-        announce(config.host, port)
+        door = self.service.door
+        door.listens(config.host, port)
+        announce(config.host, port, lambda: door.link(OPERATOR, "owner").url)
 
     async def _signals(
         self, first: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -264,6 +274,7 @@ class Coordinator:
         """Take up what the last run left: sessions that have not ended, moves that were under way."""
         generation = await self.store.commit(next_generation)
         await self.switches.load()
+        await self.service.door.load()
         now = time.time()
 
         def read(db: sqlite3.Connection) -> list[tuple[SessionRecord, list[int]]]:

@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import trio
 
 import swapd
+from swapd.activity.keeper import ActivityKeeper
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
@@ -32,12 +34,16 @@ from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
+from swapd.signin.door import ConsoleDoor
+from swapd.signin.tokens import TokenFiles
 from swapd.store.devices import SAMPLES_KEPT_S
 from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
+from swapd.store.devices import trend as load_trend
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
+    ActivityView,
     Caller,
     DeviceEvent,
     DeviceView,
@@ -55,6 +61,7 @@ from swapd.views import (
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 from swapd.worker.link import WorkerLink
@@ -81,6 +88,8 @@ class SwapdService:
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
         switches: Switches | None = None,
+        activity: ActivityKeeper | None = None,
+        door: ConsoleDoor | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -98,6 +107,8 @@ class SwapdService:
         self.switchboard = switches or Switches(config, store, table.notify, wall)
         admission.stopped = self.switchboard.refusal
         supervisor.migration_off = self.switchboard.migration_off
+        self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
+        self.door = door or ConsoleDoor(store, TokenFiles(Path(config.database_path).parent))
         self._stopping = trio.Event()
         self._credentials = [
             (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
@@ -120,6 +131,7 @@ class SwapdService:
     # Sessions --------------------------------------------------------------------------------
 
     async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
+        _no_viewer(caller)
         try:
             self._check_ready()
             if (stopped := self.switchboard.refusal()) is not None:
@@ -130,12 +142,17 @@ class SwapdService:
             raise
 
     async def session(self, caller: Caller, session: str) -> SessionView:
-        return (await self._find(caller, session)).view()
+        return self._session(await self._find(caller, session))
 
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
-        return [s.view() for s in self._table if caller.is_operator or s.record.namespace == caller.namespace]
+        every = caller.is_operator or caller.is_viewer
+        return [self._session(s) for s in self._table if every or s.record.namespace == caller.namespace]
+
+    def _session(self, session: LiveSession) -> SessionView:
+        return msgspec.structs.replace(session.view(), waits=self._supervisor.waits(session))
 
     async def cancel_session(self, caller: Caller, session: str) -> SessionView:
+        _no_viewer(caller)
         found = await self._find(caller, session)
         await self._table.finish(found, "cancelled", Code.SESSION_CANCELLED)
         return found.view()
@@ -156,18 +173,18 @@ class SwapdService:
         found = await self._table.find(session)
         own = found.record.namespace == caller.namespace
         # An operator sees every state, but only its own namespace's text (A27).
-        if not own and (content or not caller.is_operator):
+        if not own and (content or not (caller.is_operator or caller.is_viewer)):
             raise SwapdError(Code.SESSION_UNKNOWN)
         return found
 
     # Workers and drains ----------------------------------------------------------------------
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
-        _operator(caller)
+        _reader(caller)
         return [self._worker(link) for link in self._links.values()]
 
     async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
-        _operator(caller)
+        _reader(caller)
         self._check_drain(mode)
         return await self._supervisor.preflight(worker, mode)
 
@@ -192,11 +209,11 @@ class SwapdService:
             raise SwapdError(Code.PARKING_OFF)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
-        _operator(caller)
+        _reader(caller)
         return await self._supervisor.view(drain)
 
     async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
-        _operator(caller)
+        _reader(caller)
         return await self._supervisor.views(before)
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
@@ -246,11 +263,11 @@ class SwapdService:
     # Lent devices ----------------------------------------------------------------------------
 
     async def devices(self, caller: Caller) -> Sequence[DeviceView]:
-        _operator(caller)
+        _reader(caller)
         return self._device_views()
 
     async def device(self, caller: Caller, device: str) -> DeviceView:
-        _operator(caller)
+        _reader(caller)
         return self._device_view(self._find_device(device))
 
     async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
@@ -269,17 +286,32 @@ class SwapdService:
         return self._device_view(found)
 
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
-        _operator(caller)
+        _reader(caller)
         name = self._find_device(device).name
         if not 0 <= since < math.inf:
             raise SwapdError(Code.INVALID_REQUEST, "since is a time in seconds since 1970")
         since = max(since, self._wall() - SAMPLES_KEPT_S)
         return await self._store.read(lambda db: load_samples(db, name, since))
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        _reader(caller)
+        name = self._find_device(device).name
+        step_s = min(span_s, SAMPLES_KEPT_S) / points
+        first = math.floor(self._wall() / step_s) - points + 1
+        return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
-        _operator(caller)
+        _reader(caller)
         name = self._find_device(device).name
         return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        _reader(caller)
+        return await self._activity.view(since)
+
+    def visit(self, caller: Caller) -> float | None:
+        _reader(caller)
+        return self._activity.visit() if caller.is_operator else self._activity.visit_before()
 
     def _find_device(self, device: str) -> LentDevice:
         if self._desk is None:
@@ -302,7 +334,7 @@ class SwapdService:
     # The service as a whole ------------------------------------------------------------------
 
     async def switches(self, caller: Caller) -> SwitchesView:
-        _operator(caller)
+        _reader(caller)
         return self.switchboard.view()
 
     async def turn_switch(self, caller: Caller, switch: Switch, *, on: bool) -> SwitchesView:
@@ -311,11 +343,11 @@ class SwapdService:
         return self.switchboard.view()
 
     async def reconciliation(self, caller: Caller) -> ReconciliationView:
-        _operator(caller)
+        _reader(caller)
         return self._recovery.report()
 
     async def status(self, caller: Caller) -> StatusView:
-        _operator(caller)
+        _reader(caller)
         ready = self.readiness()
         drains = [view for view in await self._supervisor.views() if view.finished_at is None]
         return StatusView(
@@ -331,7 +363,7 @@ class SwapdService:
         )
 
     def metrics(self, caller: Caller) -> bytes:
-        _operator(caller)
+        _reader(caller)
         lent = self._desk.devices if self._desk is not None else {}
         scrape = Scrape(tuple(lent), strict=self._strict_metrics)
         put_service(
@@ -402,6 +434,18 @@ class SwapdService:
 
 def _operator(caller: Caller) -> None:
     if not caller.is_operator:
+        raise SwapdError(Code.OPERATOR_REQUIRED)
+
+
+def _reader(caller: Caller) -> None:
+    """Who may look at the service as a whole: operators, and viewers of the console."""
+    if not (caller.is_operator or caller.is_viewer):
+        raise SwapdError(Code.OPERATOR_REQUIRED)
+
+
+def _no_viewer(caller: Caller) -> None:
+    """A viewer changes nothing, and has no text of its own to read."""
+    if caller.is_viewer:
         raise SwapdError(Code.OPERATOR_REQUIRED)
 
 

@@ -34,11 +34,43 @@ replay: rebuilt on the target from the transcript, for sessions that permit it;
 cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 
+Role = Literal["owner", "viewer"]
+"""What somebody who is signed in to the console may: everything, or look."""
+
+
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27)."""
+    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27).
+
+    A viewer sees the same and changes nothing.
+    """
 
     namespace: str
     is_operator: bool = False
+    is_viewer: bool = False
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """A browser that is signed in to the console. `csrf` is what its forms must carry."""
+
+    role: Role
+    caller: Caller
+    csrf: str
+
+
+class NewSignIn(msgspec.Struct, frozen=True):
+    """A sign-in that has just begun: `cookie` is its secret, which the browser alone keeps."""
+
+    cookie: str
+    role: Role
+    lasts_s: float
+
+
+class ConsoleLink(msgspec.Struct, frozen=True):
+    """An address that lets one person in once. The code is its fragment; it is a secret."""
+
+    url: str
+    role: Role
+    valid_s: float
 
 
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +127,8 @@ class SessionView(msgspec.Struct, frozen=True):
     finished_at: float | None = None
     finish_reason: str | None = None
     code: str | None = None
+    waits: str | None = None
+    """Why it makes no token now, where that is known: nobody reads it, or no worker has room for it."""
 
 
 class SessionOutcome(msgspec.Struct, frozen=True):
@@ -417,6 +451,18 @@ class SamplePoint(msgspec.Struct, frozen=True):
     engaged: bool
 
 
+class TrendPoint(msgspec.Struct, frozen=True):
+    """One stretch of a device's load, for a plot: highest reading, last threshold, whether ever engaged.
+
+    `at` is its beginning, seconds since 1970; `load_pct` is None where nothing valid was read.
+    """
+
+    at: float
+    load_pct: float | None
+    threshold_pct: float | None
+    engaged: bool
+
+
 class DeviceEvent(msgspec.Struct, frozen=True):
     """Something that happened to a device: engaged, released, taken_back, vacated, free, lent …"""
 
@@ -425,6 +471,38 @@ class DeviceEvent(msgspec.Struct, frozen=True):
     kind: str
     why: str | None = None
     seconds: float | None = None
+
+
+class DeviceActivity(msgspec.Struct, frozen=True):
+    """What one device did since a time. `given_back` counts give-backs by the reason that began them."""
+
+    device: str
+    lent_s: float
+    pressure_events: int
+    given_back: dict[str, int]
+
+
+class ActivityView(msgspec.Struct, frozen=True):
+    """While you were away. Times are seconds since 1970; `since` is the begin of five minutes.
+
+    `recorded_since` is when recording began, if that was later. `came_first`: how often a device was given
+    back because its owner needed it. `longest_pause_ms`: the longest that a client waited for a move.
+    """
+
+    since: float
+    recorded_since: float | None
+    tokens: int
+    devices: tuple[DeviceActivity, ...]
+    lent_s: float
+    pressure_events: int
+    came_first: int
+    moves: dict[str, int]
+    """Finished moves by outcome."""
+    moved: int
+    """Sessions that went on elsewhere, each time counted."""
+    longest_pause_ms: float | None
+    sentence: str
+    """All of it in one sentence for people."""
 
 
 class StatusView(msgspec.Struct, frozen=True):

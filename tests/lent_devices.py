@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -10,7 +11,9 @@ import msgspec
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
 from swapd.views import (
+    ActivityView,
     Caller,
+    DeviceActivity,
     DeviceEvent,
     DeviceView,
     DrainView,
@@ -25,8 +28,10 @@ from swapd.views import (
     SwitchesView,
     TakeBack,
     TakenBack,
+    TrendPoint,
     WorkerView,
 )
+from tests.signin.memory import MemoryDoor
 
 GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
 
@@ -71,13 +76,35 @@ class LentDevices:
         self.lent: dict[str, DeviceView] = {}
         self.taken: list[tuple[str, TakeBack]] = []
         self.points: list[SamplePoint] = []
+        self.stretches: list[TrendPoint] = []
         self.happened: list[DeviceEvent] = []
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
 
+        self.asked_since: list[float] = []
+        self.happened_since = ActivityView(
+            since=100.0,
+            recorded_since=None,
+            tokens=41_000,
+            devices=(DeviceActivity("gpu0", 22_320.0, 3, {"pressure": 2, "taken_back": 1}),),
+            lent_s=22_320.0,
+            pressure_events=3,
+            came_first=2,
+            moves={"completed_native": 5, "aborted_source_resumed": 1},
+            moved=5,
+            longest_pause_ms=104.0,
+            sentence="Lent 6.2 h, 41,000 tokens served.",
+        )
+        self.visits = 0
+        self.visit_before: float | None = None
         self.switches_view = SwitchesView()
         self.cleared: list[str] = []
         self.report = ReconciliationView("done", 1.0, 2.0, {"a": "found"}, 1.5, 0.5, {}, (), 0)
+
+    @cached_property
+    def door(self) -> MemoryDoor:
+        """The real door, over tables in memory."""
+        return MemoryDoor()
 
     async def switches(self, caller: Caller) -> SwitchesView:
         return self.switches_view
@@ -166,9 +193,21 @@ class LentDevices:
         self._lent(device)
         return [point for point in self.points if point.at >= since]
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        self._lent(device)
+        return self.stretches
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         self._lent(device)
         return self.happened
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        self.asked_since.append(since)
+        return self.happened_since
+
+    def visit(self, caller: Caller) -> float | None:
+        self.visits += 1
+        return self.visit_before
 
     def metrics(self, caller: Caller) -> bytes:
         return b"swapd_ready 1.0\n"

@@ -21,6 +21,7 @@ from swapd.views import (
     NewSession,
     Readiness,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
     Switch,
@@ -167,6 +168,14 @@ class Reconciliation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     """What the last start found of the run before it. Answer: `ReconciliationAnswer`."""
 
 
+class ConsoleLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="console_link"):
+    """Make a one-time link to the console; with `new_tokens`, first make both tokens anew, which signs
+    everybody out. Answer: `ConsoleLinkAnswer`."""
+
+    role: Role = "owner"
+    new_tokens: bool = False
+
+
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="metrics"):
     """The text of `GET /metrics`. Answer: `MetricsAnswer`."""
 
@@ -200,6 +209,7 @@ OpsCommand = (
     | TurnSwitch
     | ClearQuarantine
     | Reconciliation
+    | ConsoleLink
     | Metrics
     | Schedule
 )
@@ -299,6 +309,14 @@ class DeviceEventsAnswer(msgspec.Struct, frozen=True, tag="device_events"):
     events: tuple[DeviceEvent, ...]
 
 
+class ConsoleLinkAnswer(msgspec.Struct, frozen=True, tag="console_link"):
+    """`valid_s` from now on, and once."""
+
+    url: str
+    role: Role
+    valid_s: float
+
+
 class MetricsAnswer(msgspec.Struct, frozen=True, tag="metrics"):
     text: str
 
@@ -335,6 +353,7 @@ OpsAnswer = (
     | DeviceAnswer
     | SamplesAnswer
     | DeviceEventsAnswer
+    | ConsoleLinkAnswer
     | MetricsAnswer
     | ScheduleAnswer
     | Error

@@ -323,7 +323,9 @@ class MigrationSupervisor:
         )
         for refusal in stay:
             detail = refusal.detail or self._detail(refusal, source.name)
-            book.waiting(refusal.session, str(refusal.code), "planned", detail)
+            told = book.waiting(refusal.session, str(refusal.code), "planned", detail)
+            if told and not refusal.retry and refusal.code is not Code.ALREADY_FINISHED:
+                log.warning("move refused", extra={"session": refusal.session, "code": refusal.code})
         by_target: dict[str, list[Move]] = {}
         for departure in leave:
             by_target.setdefault(departure.target, []).append(departure.loan)
@@ -402,6 +404,15 @@ class MigrationSupervisor:
     def can_park(self, session: LiveSession) -> bool:
         """Whether the park would take a session, now or soon."""
         return self._gate is not None and self._gate.could_take(session)
+
+    def waits(self, session: LiveSession) -> Code | None:
+        """Why a session makes no token now: it is held, or parked and may go to no worker."""
+        if session.over or session.recovering or session.move is not None:
+            return None
+        if not session.producing:
+            return Code.NO_READER
+        parked = session.record.state == "parked"
+        return self._gate.waits_for(session) if parked and self._gate is not None else None
 
     def park_soon(self, session: LiveSession) -> None:
         """Have the drain of its worker park a session, should there be no worker for it."""

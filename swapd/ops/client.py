@@ -26,6 +26,7 @@ from swapd.views import (
     DrainView,
     NewSession,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
     Switch,
@@ -114,6 +115,9 @@ class OpsClient:
 
     async def clear_quarantine(self, worker: str) -> WorkerView:
         return (await self._call(ops.ClearQuarantine(worker), ops.WorkerAnswer)).worker
+
+    async def console_link(self, role: Role = "owner", *, new_tokens: bool = False) -> ops.ConsoleLinkAnswer:
+        return await self._call(ops.ConsoleLink(role, new_tokens), ops.ConsoleLinkAnswer)
 
     async def reconciliation(self) -> ReconciliationView:
         return (await self._call(ops.Reconciliation(), ops.ReconciliationAnswer)).report

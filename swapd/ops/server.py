@@ -177,6 +177,11 @@ class OpsServer:
                 return ops.WorkerAnswer(await service.clear_quarantine(caller, worker))
             case ops.Reconciliation():
                 return ops.ReconciliationAnswer(await service.reconciliation(caller))
+            case ops.ConsoleLink(role, new_tokens):
+                if new_tokens:
+                    await service.door.new_tokens(caller)
+                link = service.door.link(caller, role)
+                return ops.ConsoleLinkAnswer(link.url, link.role, link.valid_s)
             case ops.Metrics():
                 return ops.MetricsAnswer(service.metrics(caller).decode())
             case ops.Schedule(worker):

@@ -94,7 +94,7 @@ async def test_prompt_and_budget_fill_the_context_to_the_last_token(shared: Depl
 async def test_long_sessions_leave_in_one_drain(shared: Deployment) -> None:
     """H63: four at 0.5k and 2k; none is lost, and their order does not matter."""
     lengths = [512, 2_000, 530, 2_048]
-    sessions = [await shared.create(prompt(n, length), 250) for n, length in enumerate(lengths)]
+    sessions = [await shared.create(prompt(n, length), 1_500) for n, length in enumerate(lengths)]
     async with reading(shared, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(3)
@@ -105,7 +105,7 @@ async def test_long_sessions_leave_in_one_drain(shared: Deployment) -> None:
             assert all(s["outcome"] == "completed_native" for s in view["sessions"]), view
     for number, one in enumerate(readings):
         one.check_gapless()
-        assert one.tokens == reference(prompt(number, lengths[number]), 250)
+        assert one.tokens == reference(prompt(number, lengths[number]), 1_500)
     await shared.wait_settled()
 
 

@@ -245,7 +245,7 @@ import signal, trio
 from functools import partial
 from pathlib import Path
 from swapd.serve import serve
-stop = lambda host, port: signal.raise_signal(signal.SIGTERM)
+stop = lambda host, port, link: signal.raise_signal(signal.SIGTERM)
 trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
 """
         process = await trio.run_process([sys.executable, "-c", script], check=False, cwd=REPO)

@@ -23,7 +23,7 @@ LEASE_BYTES = 26 * BLOCK_BYTES
 """Of a session as the world makes them: 3 tokens of prompt and 100 of budget."""
 
 
-SCENES = 8
+SCENES = 9
 
 
 def by_session(view: PreflightView) -> dict[str, Foreseen]:
@@ -77,9 +77,9 @@ def scene(mode: DrainMode, seed: int) -> Scene:
     rng = random.Random(f"{mode} {seed}")
     arenas = [LEASE_BYTES, 3 * LEASE_BYTES, 1 << 22]
     changes: dict[str, Any] = {
-        "arena_bytes": rng.choice(arenas if mode == "park" else [None, *arenas]),
+        "arena_bytes": rng.choice([*arenas, *arenas] if mode == "park" else [None, *arenas, *arenas]),
         "park_bytes": rng.choice([4 * BLOCK_BYTES, 1 << 20]) if mode == "park" else 0,
-        "max_concurrent_migrations": rng.choice([None, None, 1, 3]),
+        "max_concurrent_migrations": rng.choice([None, None, 1, 2]),
         "self_certify": rng.random() < 0.9,
         "migration_enabled": rng.random() < 0.9,
     }
@@ -93,7 +93,7 @@ def scene(mode: DrainMode, seed: int) -> Scene:
         }
         for _ in range(rng.randint(1, 6))
     ]
-    rooms = [(rng.choice([30, 60, 256]), rng.choice([1, 2, 8])) for _ in range(rng.randint(0, 2))]
+    rooms = [(rng.choice([30, 60, 256]), rng.choice([1, 2, 8])) for _ in range(rng.choice([0, 1, 2, 2]))]
     return changes, sessions, rooms
 
 

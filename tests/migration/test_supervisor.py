@@ -24,6 +24,7 @@ from swapd.views import (
     SessionOutcome,
 )
 from tests.migration.world import (
+    BLOCK_BYTES,
     INFO,
     Deed,
     ScriptedLink,
@@ -122,6 +123,43 @@ async def test_sessions_of_one_drain_move_side_by_side(tmp_path: Path) -> None:
         view = await drained(world, begun.id)
         assert {o.outcome for o in view.sessions} == {"completed_native"}
         assert len(world.bodies(into.Freeze)) == 1
+
+
+async def test_a_drain_shows_moves_under_way_as_far_as_they_are(tmp_path: Path) -> None:
+    """H54: phase, target and bytes while it runs; who waits is listed, too."""
+    held = trio.Event()
+
+    async def hold(link: ScriptedLink, body: into.Freeze) -> object:
+        held.set()
+        await trio.sleep_forever()
+        return await link.work(body)
+
+    async with open_world(tmp_path) as world:
+        await world.session("moves", tokens=9)
+        await world.session("waits", tokens=0)
+        world.a.always(into.Freeze, hold)
+        begun = await world.supervisor.start("a", 60, "operator")
+        assert {each.session for each in begun.sessions} == {"moves", "waits"}
+        await held.wait()
+        for view in (await world.supervisor.view(begun.id), (await world.supervisor.views())[0]):
+            found = by_session(view)
+            assert found["waits"].phase == "planned"
+            moves = found["moves"]
+            assert (moves.outcome, moves.phase, moves.target) == (None, "precopying", "b")
+            assert (moves.precopied_bytes, moves.rounds) == (2 * BLOCK_BYTES, 1)
+
+
+async def test_older_drains_come_page_by_page(tmp_path: Path) -> None:
+    """H65"""
+    async with open_world(tmp_path) as world:
+        names = []
+        for _ in range(3):
+            names.append((await world.supervisor.start("a", 60, "operator")).id)
+            await drained(world, names[-1])
+        assert [view.id for view in await world.supervisor.views()] == names[::-1]
+        assert [view.id for view in await world.supervisor.views(names[1])] == names[:1]
+        assert await world.supervisor.views(names[0]) == []
+        assert await world.supervisor.views("nothing of that name") == []
 
 
 async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path) -> None:
