@@ -112,12 +112,12 @@ def summary(cards: list[Card]) -> str:
         return "No device is set up for lending."
     lent = sum(card.words.tone == "lent" for card in cards)
     if len(cards) == 1:
-        return "Your device is lent." if lent else "Your device is not lent right now."
+        return cards[0].words.headline
     if lent == len(cards):
         return f"All {len(cards)} of your devices are lent."
     if not lent:
         return "None of your devices is lent right now."
-    return f"{lent} of your {len(cards)} devices are lent."
+    return f"{lent} of your {len(cards)} devices {'is' if lent == 1 else 'are'} lent."
 
 
 def notices(status: StatusView) -> list[str]:
