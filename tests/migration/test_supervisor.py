@@ -405,7 +405,14 @@ async def test_a_target_lost_on_the_way_leaves_the_session_with_its_source(
         session = await world.session()
         world.b.on(step, loss)
         begun = await world.supervisor.start("a", 60, "operator")
-        await world.until(lambda: world.b.ready is None and session.move is None)
+        await world.until(
+            lambda: (
+                world.b.ready is None
+                and session.move is None
+                and world.leases is not None
+                and world.leases.active == 0  # the last thing of a move, and off this thread
+            )
+        )
         outcome = await noted(world, begun.id)
         expected = "rehomed_source" if step is into.Activate else "aborted_source_resumed"
         assert (outcome.outcome, outcome.reason) == (expected, Code.TARGET_LOST)
