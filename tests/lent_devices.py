@@ -11,6 +11,7 @@ import msgspec
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
 from swapd.views import (
+    Absorption,
     ActivityView,
     Caller,
     DeviceActivity,
@@ -18,6 +19,8 @@ from swapd.views import (
     DeviceView,
     DrainView,
     GiveBackView,
+    LearnedProfile,
+    LearningView,
     ProfileView,
     Readiness,
     ReconciliationView,
@@ -77,6 +80,16 @@ class LentDevices:
         self.taken: list[tuple[str, TakeBack]] = []
         self.points: list[SamplePoint] = []
         self.stretches: list[TrendPoint] = []
+        self.learnt = LearningView(
+            "calibrated", 0.75, 72.0, 25.0, 40.0,
+            (
+                LearnedProfile(
+                    "locked", True, 187_200.0, ((4, 60.0), (25, 30.0), (70, 10.0)), 13.0, 40.0, 33.6,
+                    (Absorption(34.0, 46_000.0), Absorption(39.0, 64_000.0)),
+                ),
+                LearnedProfile("unlocked", False, 170.0, ((8, 34.0),), None, None, None),
+            ),
+        )  # fmt: skip
         self.happened: list[DeviceEvent] = []
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
@@ -196,6 +209,10 @@ class LentDevices:
     async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
         self._lent(device)
         return self.stretches
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        self._lent(device)
+        return self.learnt
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         self._lent(device)
