@@ -39,6 +39,7 @@ class Code(StrEnum):
     BODY_TIMEOUT = "body_timeout"
     HOST_REFUSED = "host_refused"
     ORIGIN_REFUSED = "origin_refused"
+    CSRF_REFUSED = "csrf_refused"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     # admission
     CAPACITY = "capacity"
@@ -99,8 +100,15 @@ class Code(StrEnum):
     ENGINE_UNCHECKED = "engine_unchecked"
     ENGINE_REFUSED = "engine_refused"
     STORE_FAILED = "store_failed"
+    DISK_FULL = "disk_full"
+    DISK_ERROR = "disk_error"
     SCHEMA_NEWER = "schema_newer"
     CALIBRATION_UNUSABLE = "calibration_unusable"
+    # settings
+    SETTINGS_INVALID = "settings_invalid"
+    SETTINGS_CHANGED = "settings_changed"
+    SETTINGS_NOT_EDITABLE = "settings_not_editable"
+    SETTINGS_NOT_WRITTEN = "settings_not_written"
     INTERNAL = "internal"
 
 
@@ -141,6 +149,9 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.BODY_TIMEOUT: Reason(408, True, "The request body did not come in time."),
     Code.HOST_REFUSED: Reason(421, False, "This service does not answer under that host name."),
     Code.ORIGIN_REFUSED: Reason(403, False, "Pages of other sites may not call this service."),
+    Code.CSRF_REFUSED: Reason(
+        403, False, "This form is not of your present sign-in; reload the page and send it again."
+    ),
     Code.TOO_MANY_CONNECTIONS: Reason(503, True, "Too many connections are open; try again later."),
     Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
     Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),
@@ -206,8 +217,18 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
     Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
     Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
+    Code.DISK_FULL: Reason(503, True, "The disk of the database is full."),
+    Code.DISK_ERROR: Reason(503, True, "The disk of the database reports errors."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
     Code.CALIBRATION_UNUSABLE: Reason(409, False, "The saved calibration cannot be used."),
+    Code.SETTINGS_INVALID: Reason(422, False, "Nothing was saved: some settings need correcting."),
+    Code.SETTINGS_CHANGED: Reason(
+        409, False, "Nothing was saved: the configuration file was changed meanwhile; look at it again."
+    ),
+    Code.SETTINGS_NOT_EDITABLE: Reason(
+        409, False, "Nothing was saved: the layout of the configuration file needs a text editor."
+    ),
+    Code.SETTINGS_NOT_WRITTEN: Reason(409, False, "The configuration file could not be written."),
     Code.INTERNAL: Reason(500, True, "An internal error was logged."),
 }
 

@@ -17,7 +17,9 @@ import trio
 
 import swapd
 from swapd.activity.keeper import ActivityKeeper
+from swapd.api import Archive
 from swapd.config import Config
+from swapd.diagnostics.desk import Diagnostics
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
@@ -34,6 +36,8 @@ from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
+from swapd.settings.keeper import SettingsKeeper
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.signin.door import ConsoleDoor
 from swapd.signin.tokens import TokenFiles
 from swapd.store.devices import SAMPLES_KEPT_S
@@ -45,8 +49,10 @@ from swapd.switches import Switches
 from swapd.views import (
     ActivityView,
     Caller,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
@@ -88,7 +94,9 @@ class SwapdService:
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
         switches: Switches | None = None,
+        settings: SettingsKeeper | None = None,
         activity: ActivityKeeper | None = None,
+        diagnostics: Diagnostics | None = None,
         door: ConsoleDoor | None = None,
     ) -> None:
         self._config = config
@@ -100,6 +108,7 @@ class SwapdService:
         self._supervisor = supervisor
         self._links = links
         self._desk = desk
+        self._settings = settings
         self._wall = wall
         self._strict_metrics = strict_metrics
         self._refusals: Counter[str] = Counter()
@@ -108,6 +117,7 @@ class SwapdService:
         admission.stopped = self.switchboard.refusal
         supervisor.migration_off = self.switchboard.migration_off
         self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
+        self._diagnostics = diagnostics
         self.door = door or ConsoleDoor(store, TokenFiles(Path(config.database_path).parent))
         self._stopping = trio.Event()
         self._credentials = [
@@ -324,6 +334,27 @@ class SwapdService:
         refusal = self._desk.refusal() if self._desk is not None else None
         return None if refusal is None else SwapdError(*refusal)
 
+    # The owner's settings --------------------------------------------------------------------
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        _reader(caller)
+        view = await self._settings_room().view()
+        # Without it nothing can be saved, and it tells nothing about the file's tokens.
+        return view if caller.is_operator else msgspec.structs.replace(view, digest="")
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        _operator(caller)
+        return await self._settings_room().preview(change)
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        _operator(caller)
+        return await self._settings_room().save(change)
+
+    def _settings_room(self) -> SettingsKeeper:
+        if self._settings is None:
+            raise SwapdError(Code.NOT_FOUND, "this service was started without a configuration file")
+        return self._settings
+
     # The service as a whole ------------------------------------------------------------------
 
     async def switches(self, caller: Caller) -> SwitchesView:
@@ -355,8 +386,26 @@ class SwapdService:
             switches=self.switchboard.view(),
         )
 
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        _reader(caller)
+        return await self._require_diagnostics().view(self, caller)
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        _operator(caller)
+        return await self._require_diagnostics().export(self, caller)
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        _operator(caller)
+        return self._require_diagnostics().debug(for_s)
+
+    def _require_diagnostics(self) -> Diagnostics:
+        if self._diagnostics is None:
+            raise SwapdError(Code.NOT_FOUND)
+        return self._diagnostics
+
     def metrics(self, caller: Caller) -> bytes:
         _reader(caller)
+        diagnostics = self._diagnostics
         lent = self._desk.devices if self._desk is not None else {}
         scrape = Scrape(tuple(lent), strict=self._strict_metrics)
         put_service(
@@ -369,6 +418,7 @@ class SwapdService:
                 self._links,
                 self._refusals,
                 self.readiness().ready,
+                diagnostics.run_queue.ratio if diagnostics is not None else None,
             ),
         )
         for device in lent.values():
@@ -379,8 +429,7 @@ class SwapdService:
         reasons = []
         if self.stopping:
             reasons.append(str(Code.STOPPING))
-        if self._store.failed:
-            reasons.append(str(Code.STORE_FAILED))
+        reasons.extend(str(code) for code in self._store.trouble())
         if not self._recovery.reconciled:
             reasons.append("reconciling")
         if (stopped := self.switchboard.refusal()) is not None:
@@ -419,8 +468,8 @@ class SwapdService:
     def _check_ready(self) -> None:
         if self.stopping:
             raise SwapdError(Code.STOPPING)
-        if self._store.failed:
-            raise SwapdError(Code.STORE_FAILED)
+        if trouble := self._store.trouble():
+            raise SwapdError(trouble[0], ", ".join(trouble[1:]))
         if not self._recovery.reconciled:
             raise SwapdError(Code.NOT_READY, "reconciling")
 

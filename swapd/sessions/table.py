@@ -198,8 +198,11 @@ class SessionTable:
         return grants
 
     def limit(self, session: LiveSession) -> int:
-        """Up to where its owner may compute: the window past what is durable, while it has a reader (H32)."""
-        if session.over or not session.producing or self.store.failed:
+        """Up to where its owner may compute: the window past what is durable, while it has a reader (H32).
+
+        Nothing more is asked for while the store cannot keep it, or only in its last room (H160).
+        """
+        if session.over or not session.producing or self.store.failed or self.store.full:
             return session.durable
         return min(session.durable + self._window, session.record.max_new_tokens)
 
@@ -209,6 +212,11 @@ class SessionTable:
         link = self.owner_link(owner)
         if link is not None and link.is_owner(owner):
             link.credit(session.id)
+
+    def regrant_all(self) -> None:
+        """All limits may have changed: the store can keep tokens again."""
+        for session in self:
+            self.regrant(session)
 
     # Readers ---------------------------------------------------------------------------------
 
