@@ -10,6 +10,7 @@ import pytest
 
 from console.pages.layout import folder
 from tests.console.service_double import OPERATOR
+from tests.lent_devices import lent_device
 
 VENDOR = folder("static") / "vendor"
 VENDORED = re.findall(r"^\| `([^`]+)` \|.*\| `([0-9a-f]{64})` \|$", (VENDOR / "README.md").read_text(), re.M)
@@ -39,9 +40,10 @@ async def page(client, path):
     return reply
 
 
-@pytest.mark.parametrize("path", ["/"])
-async def test_a_page_loads_only_files_of_its_own(client, path):
+@pytest.mark.parametrize("path", ["/", "/devices/a"])
+async def test_a_page_loads_only_files_of_its_own(client, service, path):
     """Works without the internet, under a policy without inline script or style."""
+    service.lent = {"a": lent_device("a")}
     reply = await page(client, path)
     policy = reply.headers["content-security-policy"]
     assert "default-src 'none'" in policy
