@@ -17,6 +17,8 @@ from console.api.socket import SocketRoutes
 from console.live import LivePages
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
+from console.pages.problem import ProblemPage
+from console.pages.sign_in import SignInPage
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -45,7 +47,6 @@ def create_app(
     app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S
     # A redirect would be an answer in another form than ours.
     app.url_map.merge_slashes = False
-    errors.install(app)
     _guard(app, frozenset(name.lower() for name in host_names))
 
     def route(method: str, path: str, handler: Handler) -> None:
@@ -54,6 +55,14 @@ def create_app(
     streams = timers or StreamTimers()
 
     layout = Layout()
+    errors.install(app, ProblemPage(service, layout).answer)
+
+    sign_in = SignInPage(service, layout)
+    route("GET", "/sign-in", sign_in.view)
+    route("POST", "/sign-in", sign_in.enter)
+    route("POST", "/sign-out", sign_in.leave)
+    route("POST", "/sign-out/everywhere", sign_in.leave_everywhere)
+
     overview = OverviewPage(service, layout)
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
