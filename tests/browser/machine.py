@@ -22,7 +22,10 @@ from tests.e2e.deployment import TENANT, TOKEN, Deployment
 
 WAIT_S: Final = 60.0
 """For anything to come; far above what it takes on a busy machine."""
-CARDS: Final = {"desk": "GPU-00000000-0000-0000-0000-00000000000a", "attic": "GPU-00000000-0000-0000-0000-00000000000b"}
+CARDS: Final = {
+    "desk": "GPU-00000000-0000-0000-0000-00000000000a",
+    "attic": "GPU-00000000-0000-0000-0000-00000000000b",
+}
 LENT: Final = {"a": "desk", "b": "attic"}
 
 FIXED: Final = 'mode = "fixed"\nthreshold_pct = 50.0\nsustain_s = 1.0\nrelease_s = 1.0'
@@ -110,9 +113,7 @@ class Machine:
         uses = [FakeUse(os.getpid(), sm=load_pct)] if load_pct else []
         index = list(CARDS).index(card)
         cards = list(self.driver.state.devices)
-        cards[index] = FakeCard(
-            uuid=cards[index].uuid, pci=cards[index].pci, util=load_pct, uses=uses
-        )
+        cards[index] = FakeCard(uuid=cards[index].uuid, pci=cards[index].pci, util=load_pct, uses=uses)
         self.driver.set(devices=cards)
 
     # The API ---------------------------------------------------------------------------------
@@ -139,7 +140,11 @@ class Machine:
         """What `what` returns once that is true."""
         deadline = time.monotonic() + within_s
         while not (found := what()):
-            assert time.monotonic() < deadline, (found, self.call("GET", "/v1/devices"), self.deployment.log())
+            assert time.monotonic() < deadline, (
+                found,
+                self.call("GET", "/v1/devices"),
+                self.deployment.log(),
+            )
             time.sleep(0.05)
         return found
 
