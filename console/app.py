@@ -10,6 +10,7 @@ from quart_trio import QuartTrio
 
 from console import auth, body, errors
 from console.api.devices import DeviceRoutes
+from console.api.diagnostics import DiagnosticsRoutes
 from console.api.health import HealthRoutes
 from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
@@ -108,6 +109,11 @@ def create_app(
     route("DELETE", "/v1/devices/<device>/take-back", devices.lend)
     route("GET", "/v1/devices/<device>/samples", devices.samples)
     route("GET", "/v1/devices/<device>/events", devices.events)
+
+    diagnostics = DiagnosticsRoutes(service)
+    route("GET", "/v1/diagnostics", diagnostics.view)
+    route("GET", "/v1/diagnostics/archive", diagnostics.archive)
+    route("PUT", "/v1/diagnostics/debug", diagnostics.debug)
     return app
 
 
