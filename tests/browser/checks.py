@@ -21,17 +21,17 @@ MIN_TARGET_PX: Final = 24
 COLOURS: Final = 128
 
 AXE_RUN: Final = "axe.run(document, {resultTypes: ['violations']}).then(found => found.violations)"
-SMALL_TARGETS: Final = """least => [...document.querySelectorAll('a, button, input, select, summary, textarea')]
+# What is one pixel wide is for screen readers, and shown in full once it has the focus.
+SMALL_TARGETS: Final = """least => [...document.querySelectorAll('a, button, input, select, summary')]
   .filter(each => each.type !== 'hidden' && each.checkVisibility({visibilityProperty: true}))
   .filter(each => each.tagName !== 'A' || !each.closest('p, li, dd, td, figcaption'))
-  .map(each => [each.closest('label') || each, each])
-  .map(([target, each]) => [target.getBoundingClientRect(), each])
-  .filter(([box]) => box.right > 0 && box.bottom > 0 && (box.width < least || box.height < least))
-  .map(([box, each]) => `${each.outerHTML.slice(0, 120)}: ${box.width} x ${box.height}`)"""
+  .map(each => [(each.closest('label') || each).getBoundingClientRect(), each.outerHTML])
+  .filter(([box]) => box.width > 1 && (box.width < least || box.height < least))
+  .map(([box, text]) => `${text.slice(0, 120)}: ${box.width} x ${box.height}`)"""
 TOO_WIDE: Final = """() => [...document.querySelectorAll('body *')]
   .filter(each => each.getBoundingClientRect().right > innerWidth + 0.5)
   .map(each => each.outerHTML.slice(0, 120))"""
-WEIGHT: Final = """() => [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+WEIGHT: Final = """() => ['navigation', 'resource'].flatMap(kind => performance.getEntriesByType(kind))
   .filter(each => !each.name.includes('/live/')).map(each => [each.name, each.transferSize])"""
 
 
