@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -9,14 +10,17 @@ from typing import Any, Final, NamedTuple
 from quart import Response, request
 
 from console.pages.layout import Layout
-from console.phrases import clock, plural
+from console.phrases import clock
 from console.visitors import Visitor, visitor
+from swapd.activity.view import times_text
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
 from swapd.lending.reasons import Why
 from swapd.views import ActivityView
 
 DAY_S: Final = 86_400.0
+PICTURE_WIDTH: Final = 600.0
+PICTURE_HEIGHT: Final = 100.0
 SPANS_S: Final = {"day": DAY_S, "week": 7 * DAY_S}
 TABS: Final = (("visit", "Since your last visit"), ("day", "Last 24 hours"), ("week", "Last 7 days"))
 
@@ -50,6 +54,15 @@ class Report(NamedTuple):
     activity: ActivityView
     heading: str
     span_s: float
+    made_at: float
+
+
+class Bar(NamedTuple):
+    """One step of the picture, in its units: what of the step's time was lent, at the bottom."""
+
+    x: float
+    width: float
+    height: float
 
 
 class DeviceRow(NamedTuple):
@@ -74,7 +87,13 @@ class AwayPage:
             raise SwapdError(Code.INVALID_REQUEST, "since is visit, day or week")
         report = await self.report(who, given[0])
         return self._layout.page(
-            who, "pages/away.html", path="/away", tabs=TABS, chosen=given[0], **context(report)
+            who,
+            "pages/away.html",
+            path="/away",
+            tabs=TABS,
+            chosen=given[0],
+            times=times_text,
+            **context(report),
         )
 
     async def report(self, who: Visitor, since: str) -> Report:
@@ -88,7 +107,7 @@ class AwayPage:
             heading, begin = ("The last 7 days" if since == "week" else "The last 24 hours"), now - span
         activity = await self._service.activity(who.caller, begin)
         recorded_from = max(activity.since, activity.recorded_since or 0.0)
-        return Report(activity, heading, max(now - recorded_from, 1.0))
+        return Report(activity, heading, max(now - recorded_from, 1.0), now)
 
 
 def context(report: Report) -> dict[str, Any]:
@@ -104,11 +123,28 @@ def context(report: Report) -> dict[str, Any]:
                 min(one.lent_s / report.span_s * 100.0, 100.0),
                 one.pressure_events,
                 tuple(
-                    f"{REASONS.get(why, why)} {plural(times, 'time')}"
+                    f"{REASONS.get(why, why)} {times_text(times)}"
                     for why, times in sorted(one.given_back.items())
                 ),
             )
             for one in activity.devices
         ],
+        "bars": bars(activity, report.made_at),
+        "begin": activity.since,
         "outcomes": [(count, OUTCOMES.get(outcome, outcome)) for outcome, count in sorted(moves.items())],
     }
+
+
+def bars(activity: ActivityView, now: float) -> list[Bar]:
+    """When devices were lent, a bar a step; full height: all of them, all the time."""
+    steps = max(math.ceil((now - activity.since) / activity.step_s), 1)
+    width = PICTURE_WIDTH / steps
+    full_s = activity.step_s * max(len(activity.devices), 1)
+    return [
+        Bar(
+            round((step.at - activity.since) / activity.step_s * width, 1),
+            round(width * 0.85, 1),
+            round(min(step.lent_s / full_s, 1.0) * PICTURE_HEIGHT, 1),
+        )
+        for step in activity.course
+    ]

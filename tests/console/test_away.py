@@ -11,7 +11,7 @@ import pytest
 
 from console.pages.away import OUTCOMES, REASONS
 from swapd.lending.reasons import GIVE_BACK
-from swapd.views import DeviceActivity, Outcome
+from swapd.views import ActivityStep, DeviceActivity, Outcome
 from tests.console.browser import Browser
 
 HOSTILE = "<script>alert(1)</script>"
@@ -35,10 +35,10 @@ async def test_the_report_tells_what_was_lent_served_and_moved(owner, service):
     assert "6.2 h lent" in page
     assert "While you were away, since" in page
     assert "Tokens served 41,000" in page
-    assert "Your work came first 2 times" in page
+    assert "Your work came first twice" in page
     assert "Pressure noticed 3 times" in page
     assert "Longest pause of one 0.1 s" in page
-    assert "you used it 2 times; you took it back 1 time" in page
+    assert "you used it twice; you took it back once" in page
     assert "5 went on elsewhere, nothing computed again" in page
     assert "1 stayed after all" in page
     assert service.asked_since[-1] == service.visit_before
@@ -120,3 +120,22 @@ async def test_the_living_part_of_a_page_is_no_visit(owner, client, service):
 def test_every_reason_and_every_outcome_has_words():
     assert set(REASONS) == GIVE_BACK
     assert set(OUTCOMES) == set(Outcome.__args__)
+
+
+async def test_when_it_was_lent_is_a_picture(owner, service):
+    """A bar's height is the share of its step that all devices together were lent."""
+    begin = time.time() - 24 * 3600 + 60
+    service.happened_since = msgspec.structs.replace(
+        service.happened_since,
+        since=begin,
+        devices=(DeviceActivity("a", 1.0, 0, {}), DeviceActivity("b", 1.0, 0, {})),
+        course=(ActivityStep(begin, 3600.0, 5), ActivityStep(begin + 12 * 3600, 7200.0, 5)),
+    )
+    page = (await owner.get("/away?since=day")).body.decode()
+    assert re.findall(
+        r'<rect class="lent" x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', page
+    ) == [
+        ("0.0", "50.0", "50.0"),
+        ("300.0", "0.0", "100.0"),
+    ]
+    assert "a bar for every 60 min" in page
