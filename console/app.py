@@ -20,6 +20,7 @@ from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
 from console.pages.sign_in import SignInPage
+from console.static import StaticFiles
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -38,11 +39,7 @@ def create_app(
     timers: StreamTimers | None = None,
 ) -> QuartTrio:
     """The application over `service`. `host_names`: names beside `localhost` that clients may use."""
-    app = QuartTrio(
-        "swapd.console",
-        static_folder=str(folder("static")),
-        static_url_path="/static",
-    )
+    app = QuartTrio("swapd.console", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = limits.max_body_bytes
     app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
     app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S
@@ -55,7 +52,10 @@ def create_app(
 
     streams = timers or StreamTimers()
 
-    layout = Layout()
+    static = StaticFiles(folder("static"))
+    route("GET", "/static/<path:name>", static.view)
+
+    layout = Layout(static)
     errors.install(app, ProblemPage(service, layout).answer)
 
     sign_in = SignInPage(service, layout)
