@@ -16,11 +16,12 @@ from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
+from console.pages.device import DevicePage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
 from console.pages.sign_in import SignInPage
-from console.static import StaticFiles
+from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -52,10 +53,10 @@ def create_app(
 
     streams = timers or StreamTimers()
 
-    static = StaticFiles(folder("static"))
-    route("GET", "/static/<path:name>", static.view)
+    files = StaticFiles(folder("static"))
+    route("GET", f"{PREFIX}<path:name>", files.send)
 
-    layout = Layout(static)
+    layout = Layout(files)
     errors.install(app, ProblemPage(service, layout).answer)
 
     sign_in = SignInPage(service, layout)
@@ -69,7 +70,11 @@ def create_app(
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
 
-    live = LivePages(service, {"overview": overview.part})
+    device = DevicePage(service, layout)
+    route("GET", "/devices/<device>", device.view)
+    route("GET", "/devices/<device>/load", device.load)
+
+    live = LivePages(service, {"overview": overview.part, "device": device.part})
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)
 
@@ -133,7 +138,7 @@ def _guard(app: QuartTrio, host_names: frozenset[str]) -> None:
     async def after_request(response: Response) -> Response:
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
-        if not request.path.startswith("/static/"):
+        if not request.path.startswith(PREFIX):
             response.headers.setdefault("Cache-Control", "no-store")
         return response
 

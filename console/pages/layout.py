@@ -15,7 +15,7 @@ from quart import Response
 
 import swapd
 from console import phrases
-from console.static import StaticFiles
+from console.static_files import StaticFiles
 from console.visitors import Visitor
 from swapd.errors import SwapdError
 
@@ -66,7 +66,7 @@ NAVIGATION: Final = (
 class Layout:
     """Renders templates. Not Quart's own: live fragments are rendered outside of any request."""
 
-    def __init__(self, static: StaticFiles) -> None:
+    def __init__(self, files: StaticFiles) -> None:
         self._templates = Environment(
             loader=FileSystemLoader(folder("templates")),
             autoescape=True,
@@ -85,7 +85,7 @@ class Layout:
             plural=phrases.plural,
         )
         self._templates.globals.update(
-            csrf=CSRF_MARK, navigation=NAVIGATION, version=swapd.__version__, static=static.address
+            csrf=CSRF_MARK, navigation=NAVIGATION, version=swapd.__version__, static=files.address
         )
 
     def html(self, template: str, **context: Any) -> str:

@@ -6,10 +6,8 @@ The routes are those of the application: a page that comes later is attacked as 
 from __future__ import annotations
 
 import logging
-import os
 import re
 from contextlib import asynccontextmanager
-from pathlib import Path
 from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
@@ -20,10 +18,8 @@ from hypothesis import strategies as st
 from console.app import create_app
 from console.forms import MAX_FIELDS, MAX_FORM_BYTES
 from console.pages.sign_in import own_path
-from console.static import StaticFiles
 from console.visitors import COOKIE, SECURE_COOKIE
 from swapd.config import LimitConfig
-from swapd.errors import Code, SwapdError
 from swapd.signin.attempts import FREE_TRIES
 from swapd.views import Caller
 from tests.console.browser import HTML, Browser
@@ -358,37 +354,6 @@ async def test_a_path_leads_to_a_file_of_the_list_or_nowhere(client):
         assert reply.status == 404, path
         assert b"[project]" not in reply.body
         assert b"root:" not in reply.body
-
-
-async def test_a_link_in_the_folder_is_not_followed(tmp_path: Path):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "secret.css").write_text("secret")
-    folder = tmp_path / "static"
-    folder.mkdir()
-    (folder / "good.css").write_text("good")
-    (folder / "link.css").symlink_to(outside / "secret.css")
-    (folder / "linked").symlink_to(outside)
-    os.mkfifo(folder / "pipe.css")
-    (folder / "notes.txt~").write_text("draft")
-    files = StaticFiles(folder)
-    assert files.address("good.css").startswith("/static/good.css?v=")
-    for name in ("link.css", "linked/secret.css", "pipe.css", "notes.txt~", "../outside/secret.css"):
-        with pytest.raises(SwapdError) as refused:
-            await files.view(name)
-        assert refused.value.code is Code.NOT_FOUND
-
-
-async def test_a_file_may_be_kept_for_good_by_the_address_that_pages_use(owner):
-    page = await owner.get("/")
-    found = re.search(rb'href="(/static/console.css\?v=[^"]+)"', page.body)
-    assert found is not None
-    path = found[1].decode()
-    first = await owner.get(path)
-    assert "immutable" in first.headers["cache-control"]
-    again = await owner.get("/static/console.css", {"If-None-Match": first.headers["etag"]})
-    assert (again.status, again.body) == (304, b"")
-    assert (await owner.get("/static/console.css")).headers["cache-control"] == "no-cache"
 
 
 # What stands on pages --------------------------------------------------------------------------
