@@ -17,6 +17,7 @@ from console.api.socket import SocketRoutes
 from console.live import LivePages
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
+from console.pages.settings import SettingsPage
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -58,6 +59,11 @@ def create_app(
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
+
+    settings = SettingsPage(service, layout)
+    route("GET", "/settings", settings.view)
+    route("POST", "/settings/preview", settings.preview)
+    route("POST", "/settings/save", settings.save)
 
     live = LivePages(service, {"overview": overview.part})
     route("GET", "/live/<page>", live.stream)

@@ -175,7 +175,8 @@ GROUPS: Final = (
     Group(
         "pressure",
         "When your load counts as a need",
-        "",
+        "A load below the threshold never counts, however long it lasts: for that there are programs that"
+        " always count, quiet hours, and taking the device back by hand.",
         (
             Field(
                 "mode",
