@@ -10,6 +10,7 @@ from quart_trio import QuartTrio
 
 from console import auth, body, errors
 from console.api.devices import DeviceRoutes
+from console.api.diagnostics import DiagnosticsRoutes
 from console.api.health import HealthRoutes
 from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
@@ -17,7 +18,9 @@ from console.api.socket import SocketRoutes
 from console.live import LivePages
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
+from console.pages.problem import ProblemPage
 from console.pages.settings import SettingsPage
+from console.pages.sign_in import SignInPage
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -46,7 +49,6 @@ def create_app(
     app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S
     # A redirect would be an answer in another form than ours.
     app.url_map.merge_slashes = False
-    errors.install(app)
     _guard(app, frozenset(name.lower() for name in host_names))
 
     def route(method: str, path: str, handler: Handler) -> None:
@@ -55,6 +57,14 @@ def create_app(
     streams = timers or StreamTimers()
 
     layout = Layout()
+    errors.install(app, ProblemPage(service, layout).answer)
+
+    sign_in = SignInPage(service, layout)
+    route("GET", "/sign-in", sign_in.view)
+    route("POST", "/sign-in", sign_in.enter)
+    route("POST", "/sign-out", sign_in.leave)
+    route("POST", "/sign-out/everywhere", sign_in.leave_everywhere)
+
     overview = OverviewPage(service, layout)
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
@@ -105,6 +115,11 @@ def create_app(
     route("DELETE", "/v1/devices/<device>/take-back", devices.lend)
     route("GET", "/v1/devices/<device>/samples", devices.samples)
     route("GET", "/v1/devices/<device>/events", devices.events)
+
+    diagnostics = DiagnosticsRoutes(service)
+    route("GET", "/v1/diagnostics", diagnostics.view)
+    route("GET", "/v1/diagnostics/archive", diagnostics.archive)
+    route("PUT", "/v1/diagnostics/debug", diagnostics.debug)
     return app
 
 

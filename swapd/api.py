@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
 from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
@@ -15,8 +15,10 @@ from swapd.views import (
     ActivityView,
     Caller,
     ConsoleLink,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
@@ -46,6 +48,14 @@ class Event(NamedTuple):
     id: int
     name: Literal["created", "token", "completed", "failed", "cancelled", "notice"]
     data: bytes
+
+
+class Archive(NamedTuple):
+    """A finished archive of diagnostics. Whoever gets it closes `file`; its name is for people."""
+
+    file: BinaryIO
+    size_bytes: int
+    name: str
 
 
 class Subscription(Protocol):
@@ -212,6 +222,21 @@ class Service(Protocol):
         """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
 
         A viewer's look is none of the owner's. Raises `operator_required`.
+        """
+
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        """How each part of the service is, and its latest log lines. Raises `operator_required`."""
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        """All of it as one archive, without anything of a client (R128, B42).
+
+        Raises `operator_required`, `timeout`, `store_failed`.
+        """
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        """Log every reading's decision for that long from now, in this run; 0 ends it (R129).
+
+        Raises `operator_required`, `invalid_request`.
         """
 
     def metrics(self, caller: Caller) -> bytes:

@@ -39,6 +39,7 @@ class Code(StrEnum):
     BODY_TIMEOUT = "body_timeout"
     HOST_REFUSED = "host_refused"
     ORIGIN_REFUSED = "origin_refused"
+    CSRF_REFUSED = "csrf_refused"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     # admission
     CAPACITY = "capacity"
@@ -148,6 +149,9 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.BODY_TIMEOUT: Reason(408, True, "The request body did not come in time."),
     Code.HOST_REFUSED: Reason(421, False, "This service does not answer under that host name."),
     Code.ORIGIN_REFUSED: Reason(403, False, "Pages of other sites may not call this service."),
+    Code.CSRF_REFUSED: Reason(
+        403, False, "This form is not of your present sign-in; reload the page and send it again."
+    ),
     Code.TOO_MANY_CONNECTIONS: Reason(503, True, "Too many connections are open; try again later."),
     Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
     Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),

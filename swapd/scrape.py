@@ -103,6 +103,7 @@ class Parts:
     refusals: Mapping[str, int]
     """New sessions that were refused, by code."""
     is_ready: bool
+    runqueue_wait_ratio: float | None = None
 
 
 class _Once(Collector):
@@ -126,6 +127,8 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     """What the actors counted, and what is there now."""
     supervisor, tally = service.supervisor, service.supervisor.tally
     scrape.put("swapd_ready", float(service.is_ready))
+    if service.runqueue_wait_ratio is not None:
+        scrape.put("swapd_coordinator_runqueue_wait_ratio", service.runqueue_wait_ratio)  # B8
     scrape.put_all("swapd_sessions", Counter(session.record.state for session in service.table))
     scrape.put("swapd_tokens_accepted_total", service.table.accepted_tokens)
     scrape.put_all("swapd_admission_refusals_total", service.refusals)

@@ -17,7 +17,9 @@ import trio
 
 import swapd
 from swapd.activity.keeper import ActivityKeeper
+from swapd.api import Archive
 from swapd.config import Config
+from swapd.diagnostics.desk import Diagnostics
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
@@ -47,8 +49,10 @@ from swapd.switches import Switches
 from swapd.views import (
     ActivityView,
     Caller,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
@@ -91,6 +95,7 @@ class SwapdService:
         switches: Switches | None = None,
         settings: SettingsKeeper | None = None,
         activity: ActivityKeeper | None = None,
+        diagnostics: Diagnostics | None = None,
         door: ConsoleDoor | None = None,
     ) -> None:
         self._config = config
@@ -111,6 +116,7 @@ class SwapdService:
         admission.stopped = self.switchboard.refusal
         supervisor.migration_off = self.switchboard.migration_off
         self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
+        self._diagnostics = diagnostics
         self.door = door or ConsoleDoor(store, TokenFiles(Path(config.database_path).parent))
         self._stopping = trio.Event()
         self._credentials = [
@@ -375,8 +381,26 @@ class SwapdService:
             switches=self.switchboard.view(),
         )
 
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        _reader(caller)
+        return await self._require_diagnostics().view(self, caller)
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        _operator(caller)
+        return await self._require_diagnostics().export(self, caller)
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        _operator(caller)
+        return self._require_diagnostics().debug(for_s)
+
+    def _require_diagnostics(self) -> Diagnostics:
+        if self._diagnostics is None:
+            raise SwapdError(Code.NOT_FOUND)
+        return self._diagnostics
+
     def metrics(self, caller: Caller) -> bytes:
         _reader(caller)
+        diagnostics = self._diagnostics
         lent = self._desk.devices if self._desk is not None else {}
         scrape = Scrape(tuple(lent), strict=self._strict_metrics)
         put_service(
@@ -389,6 +413,7 @@ class SwapdService:
                 self._links,
                 self._refusals,
                 self.readiness().ready,
+                diagnostics.run_queue.ratio if diagnostics is not None else None,
             ),
         )
         for device in lent.values():

@@ -458,6 +458,59 @@ class ActivityView(msgspec.Struct, frozen=True):
     """All of it in one sentence for people."""
 
 
+PartWord = Literal["ok", "waiting", "off", "trouble"]
+
+
+class PartView(msgspec.Struct, frozen=True):
+    """One part of the service. ok; waiting: ends by itself; off: somebody chose so; trouble: look at it."""
+
+    name: str
+    word: PartWord
+    detail: str
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line of the service's log: `fields` is the rest of it as `name=value`."""
+
+    time: str
+    level: str
+    logger: str
+    message: str
+    fields: str
+
+
+class DebugView(msgspec.Struct, frozen=True):
+    """Whether every reading's decision is logged (R129). `until` is seconds since 1970."""
+
+    is_open: bool
+    until: float | None
+    by_configuration: bool
+
+
+class DebugFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `PUT /v1/diagnostics/debug`: for how long from now; 0 ends it."""
+
+    for_s: float
+
+
+class DiagnosticsView(msgspec.Struct, frozen=True):
+    """`GET /v1/diagnostics`: how the service is. Sizes in bytes, times in seconds since 1970."""
+
+    started_at: float
+    pid: int
+    versions: dict[str, str]
+    parts: tuple[PartView, ...]
+    runqueue_wait_ratio: float | None
+    """Of the time that the service wants a CPU, the share that it waits for one (B8)."""
+    commit_ms_p50: float
+    commit_ms_p95: float
+    arena_bytes: dict[str, int]
+    park_bytes: dict[str, int]
+    debug: DebugView
+    log: tuple[LogLine, ...]
+    """The latest lines, oldest first."""
+
+
 class StatusView(msgspec.Struct, frozen=True):
     """`GET /status`: what an owner or operator asks first."""
 

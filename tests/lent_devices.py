@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from swapd.api import Archive
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
 from swapd.views import (
     ActivityView,
     Caller,
+    DebugView,
     DeviceActivity,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainView,
     GiveBackView,
+    LogLine,
+    PartView,
     ProfileView,
     Readiness,
     ReconciliationView,
@@ -94,6 +100,29 @@ class LentDevices:
             moved=5,
             longest_pause_ms=104.0,
             sentence="Lent 6.2 h, 41,000 tokens served.",
+        )
+        self.exports: list[io.BytesIO] = []
+        self.archive = b"PK" + bytes(200_000)
+        self.logged_for: list[float] = []
+        self.health = DiagnosticsView(
+            started_at=1000.0,
+            pid=77,
+            versions={"swapd": "test", "python": "3.11.7", "kernel": "6.1"},
+            parts=(
+                PartView("store", "ok", "a write takes 0.4 ms, 19 of 20 take under 1.2 ms"),
+                PartView("worker b", "trouble", "dead"),
+            ),
+            runqueue_wait_ratio=0.04,
+            commit_ms_p50=0.4,
+            commit_ms_p95=1.2,
+            arena_bytes={"total": 1 << 20, "lent": 0, "free": 1 << 20},
+            park_bytes={},
+            debug=DebugView(False, None, False),
+            log=(
+                LogLine(
+                    "2026-01-02T03:04:05.000+00:00", "warning", "swapd.x", "sampler is lost", "kind=nvml"
+                ),
+            ),
         )
         self.visits = 0
         self.visit_before: float | None = None
@@ -208,6 +237,22 @@ class LentDevices:
     def visit(self, caller: Caller) -> float | None:
         self.visits += 1
         return self.visit_before
+
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        return self.health
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        file = io.BytesIO(self.archive)
+        self.exports.append(file)
+        return Archive(file, len(self.archive), "swapd-diagnostics-20260102-030405.zip")
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        if not 0.0 <= for_s <= 3600.0:
+            raise SwapdError(Code.INVALID_REQUEST, "0 to 3600 seconds")
+        self.logged_for.append(for_s)
+        debug = DebugView(for_s > 0, 2000.0 if for_s else None, False)
+        self.health = msgspec.structs.replace(self.health, debug=debug)
+        return debug
 
     def metrics(self, caller: Caller) -> bytes:
         return b"swapd_ready 1.0\n"

@@ -71,7 +71,8 @@ class ActivityKeeper:
                 while trio.current_time() < due:
                     self._look()
                     await trio.sleep(LOOK_EVERY_S)
-                await self.record()
+                if not self._store.full:  # the last room is for sessions (B40); nothing is lost by waiting
+                    await self.record()
         except SwapdError as error:
             log.error("activity is not recorded", extra={"code": error.code})
         finally:

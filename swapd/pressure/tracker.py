@@ -15,6 +15,7 @@ import trio
 from swapd.config import Config
 from swapd.lending.device import LentDevice
 from swapd.messages.sampler import Measurement
+from swapd.pressure.debug_window import DebugWindow
 from swapd.pressure.keeper import CalibrationKeeper
 from swapd.pressure.reading import Attendance, Decision, Profile, Reading, reading_from
 from swapd.pressure.restoring import NotRestored, Restored
@@ -63,10 +64,11 @@ class PressureTracker:
         store: Store,
         *,
         on_decision: OnDecision,
+        debug: DebugWindow | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._device = device
-        self._debug = config.owner.debug_decisions
+        self._debug = debug or DebugWindow(time.monotonic, by_configuration=config.owner.debug_decisions)
         self._keeper = keeper
         self._store = store
         self._on_decision = on_decision
@@ -121,7 +123,7 @@ class PressureTracker:
         decision = device.pressure.observe(measurement.at_s, reading, attendance)
         device.decision = decision
         self._hold(measurement, attendance, decision)
-        if self._debug:
+        if self._debug.is_open:
             self._tell(decision, attendance)
         self._on_decision(device, measurement, decision)
 
