@@ -36,6 +36,7 @@ LOOKS: dict[str, tuple[Any, ...]] = {
     "activity": (1.0,),
     "visit": (),
     "settings": (),
+    "diagnostics": (),
     "metrics": (),
 }
 ACTS: dict[str, tuple[Any, ...]] = {
@@ -49,6 +50,8 @@ ACTS: dict[str, tuple[Any, ...]] = {
     "lend": ("gpu0",),
     "schedule": ("a",),
     "preview_settings": (SettingsChange({}, ""),),
+    "export_diagnostics": (),
+    "log_decisions": (60.0,),
     "save_settings": (SettingsChange({}, ""),),
 }
 NAMED: dict[str, dict[str, Any]] = {"turn_switch": {"on": False}}
