@@ -139,6 +139,8 @@ def rows(
 
 def summary(view: SettingsView, preview: SettingsPreview | None, problem: SwapdError | None) -> str:
     """The page's sentence."""
+    if isinstance(problem, SettingsRefused):
+        return "Something needs correcting."
     if problem is not None:
         return "Nothing was saved."
     if preview is not None:

@@ -217,7 +217,6 @@ GROUPS: Final = (
                 "Share of the time that is normal",
                 "Your normal load is the one that you stay below for this share of the time, 0.75 being"
                 " three quarters.",
-                "of 1",
             ),
             Field(
                 "learn_half_life_h",
@@ -257,7 +256,7 @@ GROUPS: Final = (
                 "number",
                 "How fast it may rise",
                 "In an hour of observed use. It falls at once.",
-                "points an hour",
+                "% an hour",
             ),
             Field(
                 "warmup_samples",

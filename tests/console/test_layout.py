@@ -39,7 +39,7 @@ async def page(client, path):
     return reply
 
 
-@pytest.mark.parametrize("path", ["/"])
+@pytest.mark.parametrize("path", ["/", "/settings"])
 async def test_a_page_loads_only_files_of_its_own(client, path):
     """Works without the internet, under a policy without inline script or style."""
     reply = await page(client, path)
