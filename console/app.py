@@ -16,11 +16,13 @@ from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
+from console.pages.device import DevicePage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
 from console.pages.settings import SettingsPage
 from console.pages.sign_in import SignInPage
+from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -39,11 +41,7 @@ def create_app(
     timers: StreamTimers | None = None,
 ) -> QuartTrio:
     """The application over `service`. `host_names`: names beside `localhost` that clients may use."""
-    app = QuartTrio(
-        "swapd.console",
-        static_folder=str(folder("static")),
-        static_url_path="/static",
-    )
+    app = QuartTrio("swapd.console", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = limits.max_body_bytes
     app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
     app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S
@@ -56,7 +54,10 @@ def create_app(
 
     streams = timers or StreamTimers()
 
-    layout = Layout()
+    files = StaticFiles(folder("static"))
+    route("GET", f"{PREFIX}<path:name>", files.send)
+
+    layout = Layout(files)
     errors.install(app, ProblemPage(service, layout).answer)
 
     sign_in = SignInPage(service, layout)
@@ -75,7 +76,11 @@ def create_app(
     route("POST", "/settings/preview", settings.preview)
     route("POST", "/settings/save", settings.save)
 
-    live = LivePages(service, {"overview": overview.part})
+    device = DevicePage(service, layout)
+    route("GET", "/devices/<device>", device.view)
+    route("GET", "/devices/<device>/load", device.load)
+
+    live = LivePages(service, {"overview": overview.part, "device": device.part})
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)
 
@@ -139,7 +144,7 @@ def _guard(app: QuartTrio, host_names: frozenset[str]) -> None:
     async def after_request(response: Response) -> Response:
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
-        if not request.path.startswith("/static/"):
+        if not request.path.startswith(PREFIX):
             response.headers.setdefault("Cache-Control", "no-store")
         return response
 

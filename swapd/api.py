@@ -22,6 +22,7 @@ from swapd.views import (
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
     NewSignIn,
     Readiness,
@@ -195,6 +196,9 @@ class Service(Protocol):
 
         The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
         """
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        """The live histograms of a device (R128). Raises `operator_required`, `device_unknown`."""
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""

@@ -106,6 +106,7 @@ METRICS: Final = (
         is_sparse=True,
     ),
     MetricType("swapd_log_fields_dropped_total", "counter", "Log fields outside the allowlist."),
+    MetricType("swapd_tasks", "gauge", "Tasks of the service's process that have not ended."),
     MetricType(
         "swapd_device_state",
         "gauge",

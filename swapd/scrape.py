@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, product
 
 import msgspec
+import trio
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -157,6 +158,7 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     scrape.put_all("swapd_fenced_messages_total", service.table.fenced)
     scrape.put("swapd_sweep_reclaimed_total", sum(link.swept for link in links))
     scrape.put("swapd_log_fields_dropped_total", log_statistics().fields_dropped)
+    scrape.put("swapd_tasks", trio.lowlevel.current_statistics().tasks_living)
 
 
 def put_device(scrape: Scrape, view: DeviceView, readings: Mapping[str, int]) -> None:

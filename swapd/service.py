@@ -24,7 +24,7 @@ from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
 from swapd.lending.take_back import check_take_back
-from swapd.lending.view import device_view
+from swapd.lending.view import device_view, learning_view
 from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.to_worker import Schedule
 from swapd.migration.drains import check_deadline
@@ -56,6 +56,7 @@ from swapd.views import (
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
     QuarantineView,
     Readiness,
@@ -297,6 +298,10 @@ class SwapdService:
         step_s = min(span_s, SAMPLES_KEPT_S) / points
         first = math.floor(self._wall() / step_s) - points + 1
         return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        _reader(caller)
+        return learning_view(self._find_device(device), self._config)
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         _reader(caller)

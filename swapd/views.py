@@ -404,6 +404,38 @@ class SamplePoint(msgspec.Struct, frozen=True):
     engaged: bool
 
 
+class Absorption(msgspec.Struct, frozen=True):
+    """After how many observed seconds a steady load counts as normal; None: never."""
+
+    load_pct: float
+    after_s: float | None
+
+
+class LearnedProfile(msgspec.Struct, frozen=True):
+    """What is learned of one attendance state, in full. `bins`: index of a half percent, and its weight."""
+
+    profile: Literal["locked", "unlocked"]
+    calibrated: bool
+    learned_s: float
+    bins: tuple[tuple[int, float], ...]
+    baseline_pct: float | None
+    target_pct: float | None
+    threshold_pct: float | None
+    absorption: tuple[Absorption, ...] = ()
+    """Of a load just above the threshold and of one just below the cap, where there is room between them."""
+
+
+class LearningView(msgspec.Struct, frozen=True):
+    """What is learned of a device, and the settings that it is learned by; no profiles in fixed mode."""
+
+    mode: str
+    quantile: float
+    half_life_h: float
+    floor_pct: float
+    cap_pct: float
+    profiles: tuple[LearnedProfile, ...]
+
+
 class TrendPoint(msgspec.Struct, frozen=True):
     """One stretch of a device's load, for a plot: highest reading, last threshold, whether ever engaged.
 

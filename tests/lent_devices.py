@@ -16,6 +16,7 @@ from swapd.settings.file import FileNow
 from swapd.settings.showing import settings_view
 from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
+    Absorption,
     ActivityView,
     Caller,
     DebugView,
@@ -25,6 +26,8 @@ from swapd.views import (
     DiagnosticsView,
     DrainView,
     GiveBackView,
+    LearnedProfile,
+    LearningView,
     LogLine,
     PartView,
     ProfileView,
@@ -87,6 +90,16 @@ class LentDevices:
         self.taken: list[tuple[str, TakeBack]] = []
         self.points: list[SamplePoint] = []
         self.stretches: list[TrendPoint] = []
+        self.learnt = LearningView(
+            "calibrated", 0.75, 72.0, 25.0, 40.0,
+            (
+                LearnedProfile(
+                    "locked", True, 187_200.0, ((4, 60.0), (25, 30.0), (70, 10.0)), 13.0, 40.0, 33.6,
+                    (Absorption(34.0, 46_000.0), Absorption(39.0, 64_000.0)),
+                ),
+                LearnedProfile("unlocked", False, 170.0, ((8, 34.0),), None, None, None),
+            ),
+        )  # fmt: skip
         self.happened: list[DeviceEvent] = []
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
@@ -239,6 +252,10 @@ class LentDevices:
     async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
         self._lent(device)
         return self.stretches
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        self._lent(device)
+        return self.learnt
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         self._lent(device)

@@ -207,7 +207,7 @@ class MigrationSupervisor:
                     left = {session.id for session in self._left(book)} | self._travelling(book)
                     seen |= left
                     left |= self._undecided(seen)
-                    self._note_departed(book, seen - left)
+                    await self._note_departed(book, seen - left)
                     # First, so that a deadline that has passed already finds out what is in the way.
                     self._send_off(book, self._left(book), nursery)
                     if book.evaluate(left, self._wall()):
@@ -217,7 +217,7 @@ class MigrationSupervisor:
             if book.state == "cancelled":
                 # Who ended since the last look has an own outcome; only who is here was cancelled (H54).
                 here = {session.id for session in self._left(book)} | self._undecided(seen)
-                self._note_departed(book, seen - here)
+                await self._note_departed(book, seen - here)
                 for name in here:
                     book.ended(name, "cancelled", Code.DRAIN_CANCELLED)
             await self._save(book)
@@ -243,13 +243,13 @@ class MigrationSupervisor:
         sessions = (self._table.get(name) for name in seen)
         return {s.id for s in sessions if s is not None and self._recovery.undecided(s)}
 
-    def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
+    async def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
         """Sessions that ended where they were, or were rebuilt elsewhere (H59, A21)."""
         for name in gone:
             old = book.outcomes.get(name)
             if old is not None and old.outcome in FINAL_OUTCOMES:
                 continue
-            session = self._table.get(name)
+            session = await self._stored(name)
             state = session.record.state if session is not None else "completed"
             landed = session is None or (session.record.owner, session.record.epoch) == book.landed.get(name)
             if state == "failed":
@@ -266,6 +266,15 @@ class MigrationSupervisor:
                 reason = Code.SOURCE_LOST if book.mode == "native" else None
                 rebuilt = session.rebuilt_positions if session is not None else 0
                 book.ended(name, "completed_replay", reason, rebuilt)
+
+    async def _stored(self, session: str) -> LiveSession | None:
+        """A session as it is, however long ago it ended; None once its retention is over."""
+        try:
+            return await self._table.find(session)
+        except SwapdError as error:
+            if error.code != Code.SESSION_UNKNOWN:
+                raise
+            return None
 
     def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
         """Plan what can leave now and let it go."""

@@ -402,6 +402,22 @@ async def test_a_source_lost_on_the_way_is_resolved_as_any_lost_owner(
         assert rows == [("failed", Code.SOURCE_LOST)]
 
 
+async def test_sessions_that_memory_has_let_go_are_told_as_they_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H54, H64: however many end together, the drain reads from the store what became of each."""
+    monkeypatch.setattr("swapd.sessions.table.ENDED_KEPT", 1)
+    async with open_world(tmp_path) as world:
+        for name in ("one", "two", "three"):
+            await world.session(name, allow_replay_fallback=False)
+        world.a.on(into.Export, loss)
+        begun = await world.supervisor.start("a", 60, "operator")
+        told = by_session(await drained(world, begun.id))
+        assert sum(world.table.get(name) is not None for name in told) == 1
+        assert {(one.outcome, one.reason) for one in told.values()} == {("failed", Code.RECOVERY_UNAVAILABLE)}
+        assert len(told) == 3
+
+
 @pytest.mark.parametrize("step", [into.Export, into.Freeze])
 @pytest.mark.parametrize("permitted", [True, False])
 async def test_a_session_that_its_worker_does_not_know_is_not_tried_again(
