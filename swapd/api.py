@@ -22,8 +22,10 @@ from swapd.views import (
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
     NewSignIn,
+    PreflightView,
     Readiness,
     ReconciliationView,
     Role,
@@ -131,6 +133,9 @@ class Service(Protocol):
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
         """Nonterminal sessions: the caller's namespace, or all for an operator."""
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        """What `start_drain` would do with each session now; nothing is reserved, and it raises the same."""
+
     async def start_drain(
         self,
         caller: Caller,
@@ -144,8 +149,8 @@ class Service(Protocol):
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         """Raises `drain_unknown`."""
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
-        """Newest first, bounded."""
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
+        """Newest first, bounded; with `before`, those that began before that drain."""
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
@@ -195,6 +200,9 @@ class Service(Protocol):
 
         The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
         """
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        """The live histograms of a device (R128). Raises `operator_required`, `device_unknown`."""
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""

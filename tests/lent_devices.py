@@ -12,7 +12,11 @@ import msgspec
 from swapd.api import Archive
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
+from swapd.settings.file import FileNow
+from swapd.settings.showing import settings_view
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
+    Absorption,
     ActivityView,
     Caller,
     DebugView,
@@ -22,6 +26,8 @@ from swapd.views import (
     DiagnosticsView,
     DrainView,
     GiveBackView,
+    LearnedProfile,
+    LearningView,
     LogLine,
     PartView,
     ProfileView,
@@ -37,6 +43,7 @@ from swapd.views import (
     TrendPoint,
     WorkerView,
 )
+from tests.settings.files import GOOD, parsed
 from tests.signin.memory import MemoryDoor
 
 GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
@@ -83,6 +90,16 @@ class LentDevices:
         self.taken: list[tuple[str, TakeBack]] = []
         self.points: list[SamplePoint] = []
         self.stretches: list[TrendPoint] = []
+        self.learnt = LearningView(
+            "calibrated", 0.75, 72.0, 25.0, 40.0,
+            (
+                LearnedProfile(
+                    "locked", True, 187_200.0, ((4, 60.0), (25, 30.0), (70, 10.0)), 13.0, 40.0, 33.6,
+                    (Absorption(34.0, 46_000.0), Absorption(39.0, 64_000.0)),
+                ),
+                LearnedProfile("unlocked", False, 170.0, ((8, 34.0),), None, None, None),
+            ),
+        )  # fmt: skip
         self.happened: list[DeviceEvent] = []
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
@@ -134,6 +151,16 @@ class LentDevices:
     def door(self) -> MemoryDoor:
         """The real door, over tables in memory."""
         return MemoryDoor()
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        saved = parsed(GOOD)
+        return settings_view(saved, saved, FileNow(GOOD, "digest", None), "/srv/swapd.toml")
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        raise SwapdError(Code.SETTINGS_CHANGED)
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        raise SwapdError(Code.SETTINGS_CHANGED)
 
     async def switches(self, caller: Caller) -> SwitchesView:
         return self.switches_view
@@ -226,6 +253,10 @@ class LentDevices:
         self._lent(device)
         return self.stretches
 
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        self._lent(device)
+        return self.learnt
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         self._lent(device)
         return self.happened
@@ -242,6 +273,8 @@ class LentDevices:
         return self.health
 
     async def export_diagnostics(self, caller: Caller) -> Archive:
+        if not caller.is_operator:
+            raise SwapdError(Code.OPERATOR_REQUIRED)
         file = io.BytesIO(self.archive)
         self.exports.append(file)
         return Archive(file, len(self.archive), "swapd-diagnostics-20260102-030405.zip")

@@ -5,7 +5,6 @@ Everything a page loads is a file of this package: it works where there is no in
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from quart import Response
 
 import swapd
 from console import phrases
+from console.static_files import StaticFiles
 from console.visitors import Visitor
 from swapd.errors import SwapdError
 
@@ -66,8 +66,7 @@ NAVIGATION: Final = (
 class Layout:
     """Renders templates. Not Quart's own: live fragments are rendered outside of any request."""
 
-    def __init__(self) -> None:
-        self._addresses: dict[str, str] = {}
+    def __init__(self, files: StaticFiles) -> None:
         self._templates = Environment(
             loader=FileSystemLoader(folder("templates")),
             autoescape=True,
@@ -86,7 +85,7 @@ class Layout:
             plural=phrases.plural,
         )
         self._templates.globals.update(
-            csrf=CSRF_MARK, navigation=NAVIGATION, version=swapd.__version__, static=self._static
+            csrf=CSRF_MARK, navigation=NAVIGATION, version=swapd.__version__, static=files.address
         )
 
     def html(self, template: str, **context: Any) -> str:
@@ -110,13 +109,6 @@ class Layout:
         return Response(
             text, problem.status if problem else http_status, dict(headers or {}), content_type=HTML
         )
-
-    def _static(self, name: str) -> str:
-        """Address of a file under `static/`; it changes with the content, so browsers may keep it."""
-        if name not in self._addresses:
-            digest = hashlib.sha256((folder("static") / name).read_bytes()).hexdigest()
-            self._addresses[name] = f"/static/{name}?v={digest[:12]}"
-        return self._addresses[name]
 
 
 def see_other(path: str) -> Response:
