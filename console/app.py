@@ -17,9 +17,12 @@ from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
 from console.pages.device import DevicePage
+from console.pages.drain import DrainPage
+from console.pages.drains import DrainsPage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
+from console.pages.sessions import SessionsPage
 from console.pages.sign_in import SignInPage
 from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
@@ -74,7 +77,33 @@ def create_app(
     route("GET", "/devices/<device>", device.view)
     route("GET", "/devices/<device>/load", device.load)
 
-    live = LivePages(service, {"overview": overview.part, "device": device.part})
+    sessions_page = SessionsPage(service, layout)
+    route("GET", "/sessions", sessions_page.view)
+    route("GET", "/sessions/<session>/end", sessions_page.ask)
+    route("POST", "/sessions/<session>/end", sessions_page.cancel)
+
+    drains = DrainsPage(service, layout)
+    route("GET", "/drains", drains.view)
+    route("POST", "/drains", drains.start)
+    route("GET", "/drains/new", drains.preflight)
+    route("POST", "/switches/<switch>", drains.turn_switch)
+    route("POST", "/workers/<worker>/trust", drains.clear_quarantine)
+
+    drain = DrainPage(service, layout)
+    route("GET", "/drains/<drain>", drain.view)
+    route("POST", "/drains/<drain>/cancel", drain.cancel)
+
+    live = LivePages(
+        service,
+        {
+            "overview": overview.part,
+            "device": device.part,
+            "sessions": sessions_page.part,
+            "drains": drains.part,
+            "drain": drain.part,
+            "preflight": drains.ahead,
+        },
+    )
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)
 

@@ -23,7 +23,7 @@ STATES: Final[Mapping[str, Tag]] = {
     "running": Tag("", "→", "Draining"),
     "blocked": Tag("rising", "▲", "Waiting"),
     "drained": Tag("", "✓", "Empty"),
-    "cancelled": Tag("", "⨯", "Cancelled"),
+    "cancelled": Tag("", "✕", "Cancelled"),
 }
 ORIGINS: Final[Mapping[DrainOrigin, str]] = {
     "operator": "an operator asked for it",
@@ -31,6 +31,8 @@ ORIGINS: Final[Mapping[DrainOrigin, str]] = {
     "take_back_now": "the owner took it back",
     "shutdown": "the service stopped",
 }
+OFFERED: Final[tuple[DrainMode, ...]] = ("native", "park", "replay")
+"""Modes that a page offers; the other one is for measuring."""
 MODES: Final[Mapping[DrainMode, tuple[str, str]]] = {
     "native": ("Move", "Each generation moves with what it has computed. What finds no place stays."),
     "park": ("Move or park", "The same, and what finds no place waits in host memory until there is one."),
@@ -128,7 +130,9 @@ def reason(code: str | None, detail: str | None = None) -> str:
     """A reason code's sentence, with its names and numbers; empty without one."""
     if code is None:
         return ""
-    told = REASONS[Code(code)].sentence if code in set(Code) else code
+    if code not in set(Code):
+        return code
+    told = REASONS[Code(code)].sentence
     told = told[:1].upper() + told[1:].rstrip(".")
     return f"{told} ({detail})." if detail else f"{told}."
 
@@ -166,6 +170,11 @@ def foreseen(sessions: Iterable[Foreseen]) -> str:
         "stay": "would stay",
         "end": "are about to end",
     }
+    if len(would) == 1:
+        how = next(iter(would))
+        if total == 1:
+            return f"The one generation on it {words[how].replace('are about', 'is about')}."
+        return f"All {total} generations {words[how]}."
     parts = [f"{number} {words[how]}" for how, number in would.most_common()]
     return f"Of {plural(total, 'generation')} {_listed(parts)}."
 
@@ -173,6 +182,7 @@ def foreseen(sessions: Iterable[Foreseen]) -> str:
 def _sentence(drain: DrainView, done: int, pause_ms: float | None) -> str:
     total, worker = len(drain.sessions), drain.worker
     pause = f", longest pause {duration(pause_ms / 1000)}" if pause_ms is not None else ""
+    so_far = f"; {done} done{pause}" if done else ""
     generations = plural(total, "generation")
     moving = sum(_under_way(each) for each in drain.sessions if not _done(each))
     match drain.state:
@@ -184,16 +194,18 @@ def _sentence(drain: DrainView, done: int, pause_ms: float | None) -> str:
             left = sum(each.outcome in _LEFT for each in drain.sessions)
             return f"Cancelled: {left} of {generations} had left {worker}{pause}."
         case "blocked":
-            return (
-                f"{total - done} of {generations} cannot leave {worker} yet; {done} done{pause}. "
-                "The deadline has passed; they go on where they are."
-            )
+            return f"{_some(total - done, total)} cannot leave {worker} yet{so_far}."
         case _:
             if not total:
                 return f"{worker} is being closed."
             if moving:
-                return f"Moving {moving} of {generations} away from {worker}; {done} done{pause}."
-            return f"{total - done} of {generations} wait to leave {worker}; {done} done{pause}."
+                return f"Moving {_some(moving, total)} away from {worker}{so_far}."
+            waiting = total - done
+            return f"{_some(waiting, total)} {'waits' if waiting == 1 else 'wait'} to leave {worker}{so_far}."
+
+
+def _some(number: int, total: int) -> str:
+    return plural(total, "generation") if number == total else f"{number} of {plural(total, 'generation')}"
 
 
 def _row(each: SessionOutcome, over: bool) -> Row:

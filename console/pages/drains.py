@@ -10,6 +10,7 @@ from quart import Response, request
 from console.forms import owner_form
 from console.pages.drain_words import (
     MODES,
+    OFFERED,
     ORIGINS,
     STATES,
     Tag,
@@ -95,7 +96,8 @@ class DrainsPage:
             path="/drains",
             worker=worker,
             mode=mode,
-            modes=MODES,
+            modes={each: MODES[each][0] for each in OFFERED},
+            meaning=MODES[mode][1],
             **context,
         )
 

@@ -30,7 +30,7 @@ _STATES: Final = {
     "parked": Tag("rising", "◫", "Parked"),
     "completed": Tag("", "✓", "Finished"),
     "failed": Tag("wrong", "!", "Failed"),
-    "cancelled": Tag("", "⨯", "Cancelled"),
+    "cancelled": Tag("", "✕", "Cancelled"),
 }
 
 
