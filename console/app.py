@@ -16,13 +16,16 @@ from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
+from console.pages.away import AwayPage
 from console.pages.device import DevicePage
+from console.pages.diagnostics import DiagnosticsPage
 from console.pages.drain import DrainPage
 from console.pages.drains import DrainsPage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
 from console.pages.sessions import SessionsPage
+from console.pages.settings import SettingsPage
 from console.pages.sign_in import SignInPage
 from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
@@ -68,10 +71,23 @@ def create_app(
     route("POST", "/sign-out", sign_in.leave)
     route("POST", "/sign-out/everywhere", sign_in.leave_everywhere)
 
-    overview = OverviewPage(service, layout)
+    away = AwayPage(service, layout)
+    route("GET", "/away", away.view)
+
+    diagnosing = DiagnosticsPage(service, layout)
+    route("GET", "/diagnostics", diagnosing.view)
+    route("GET", "/diagnostics/archive", diagnosing.archive)
+    route("POST", "/diagnostics/debug", diagnosing.debug)
+
+    overview = OverviewPage(service, layout, away)
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
+
+    settings = SettingsPage(service, layout)
+    route("GET", "/settings", settings.view)
+    route("POST", "/settings/preview", settings.preview)
+    route("POST", "/settings/save", settings.save)
 
     device = DevicePage(service, layout)
     route("GET", "/devices/<device>", device.view)
@@ -102,6 +118,7 @@ def create_app(
             "drains": drains.part,
             "drain": drain.part,
             "preflight": drains.ahead,
+            "diagnostics": diagnosing.part,
         },
     )
     route("GET", "/live/<page>", live.stream)
