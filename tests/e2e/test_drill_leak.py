@@ -42,7 +42,7 @@ def drill(folder: Path, *options: str) -> tuple[int, str, Any]:
     return done.returncode, said, json.loads(report.read_bytes())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_moves_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
     """H49, H210, H211: a few cycles both ways; a thousand are a command."""
     code, said, report = drill(tmp_path, *FEW)
@@ -59,7 +59,7 @@ def test_moves_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
     assert "drill_leak: ok: sim, 8 cycles, 4 moves (2 a to b, 2 b to a), 4 aborts" in said
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_imports_that_nobody_discards_make_the_drill_fail(tmp_path: Path) -> None:
     """H49, H210: swapd is broken on purpose; what the target keeps is told by name."""
     code, said, report = drill(
