@@ -494,7 +494,9 @@ async def open_world(
                 if world.park is not None:
                     await actors.start(world.park.room.run)
                     actors.start_soon(world.recovery.attached, world.park, world.park.inventory())
-                    await actors.start(Returning(world.park, world.table, world.supervisor).run)
+                    returning = Returning(world.park, world.table, world.supervisor)
+                    world.admission.kept_for = returning.kept_for
+                    await actors.start(returning.run)
                 if attach:
                     for name in world.links:
                         world.recovery.introduced(name)
