@@ -55,9 +55,9 @@ async def read_optional_json(request: Request, shape: type[T]) -> T | None:
     return decode(raw, shape)
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, limit: int | None = None) -> bytes:
     """The whole body; a byte over the limit ends the reading, not the end of the body (H8)."""
-    limit = request.max_content_length
+    limit = limit or request.max_content_length
     assert limit is not None
     body = bytearray()
     with trio.move_on_after(request.body_timeout or math.inf):

@@ -19,9 +19,10 @@ from werkzeug.datastructures import Headers
 
 from console.pages.layout import CSRF_MARK
 from console.streams import SSE_HEADERS
-from console.visitors import Role, Visitor, visitor
+from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
+from swapd.views import Role
 
 PERIOD_S: Final = 0.5
 BEAT_S: Final = 10.0

@@ -66,3 +66,28 @@ def _runs(points: Sequence[TrendPoint], holds: Callable[[TrendPoint], bool]) -> 
     """Indices of neighbouring points for which `holds`, a list each."""
     runs = groupby(range(len(points)), key=lambda index: holds(points[index]))
     return [list(run) for is_true, run in runs if is_true]
+
+
+BAR_PCT: Final = 2
+"""Width of a histogram's bar: four of the half percents that are learned."""
+
+
+class Bars(NamedTuple):
+    """A histogram as rectangles: x in percent of load, height of `HEIGHT`, and the share of readings."""
+
+    bars: tuple[tuple[int, float, float], ...]
+    highest_share: float
+
+
+def bars(bins: Sequence[tuple[int, float]]) -> Bars:
+    """Draw weights of half percents, scaled so that the highest bar fills the height."""
+    weights = dict.fromkeys(range(0, 100, BAR_PCT), 0.0)
+    for index, weight in bins:
+        weights[int(index / 2) // BAR_PCT * BAR_PCT] += weight
+    total, highest = sum(weights.values()), max(weights.values())
+    if total <= 0.0:
+        return Bars((), 0.0)
+    shown = tuple(
+        (at, round(weight / highest * HEIGHT, 1), weight / total) for at, weight in weights.items() if weight
+    )
+    return Bars(shown, highest / total)

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
     ActivityView,
     Caller,
     ConsoleLink,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
     NewSignIn,
+    PreflightView,
     Readiness,
     ReconciliationView,
     Role,
@@ -45,6 +50,14 @@ class Event(NamedTuple):
     id: int
     name: Literal["created", "token", "completed", "failed", "cancelled", "notice"]
     data: bytes
+
+
+class Archive(NamedTuple):
+    """A finished archive of diagnostics. Whoever gets it closes `file`; its name is for people."""
+
+    file: BinaryIO
+    size_bytes: int
+    name: str
 
 
 class Subscription(Protocol):
@@ -120,6 +133,9 @@ class Service(Protocol):
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
         """Nonterminal sessions: the caller's namespace, or all for an operator."""
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        """What `start_drain` would do with each session now; nothing is reserved, and it raises the same."""
+
     async def start_drain(
         self,
         caller: Caller,
@@ -133,8 +149,8 @@ class Service(Protocol):
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         """Raises `drain_unknown`."""
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
-        """Newest first, bounded."""
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
+        """Newest first, bounded; with `before`, those that began before that drain."""
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
@@ -185,8 +201,24 @@ class Service(Protocol):
         The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
         """
 
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        """The live histograms of a device (R128). Raises `operator_required`, `device_unknown`."""
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        """The owner's settings in the file beside those in force. Raises `operator_required`."""
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        """What a save would do, and what the last six hours would have been; raises as `save_settings`."""
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        """Write the settings to the configuration file, for the next start (R126).
+
+        Raises `operator_required`, `SettingsRefused` with nothing written (R40), `settings_changed`,
+        `settings_not_editable`, `settings_not_written`, `config_invalid` where the file cannot be read.
+        """
 
     async def activity(self, caller: Caller, since: float) -> ActivityView:
         """What was lent, served and moved from `since` (seconds since 1970) on; a few seconds behind.
@@ -198,6 +230,21 @@ class Service(Protocol):
         """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
 
         A viewer's look is none of the owner's. Raises `operator_required`.
+        """
+
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        """How each part of the service is, and its latest log lines. Raises `operator_required`."""
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        """All of it as one archive, without anything of a client (R128, B42).
+
+        Raises `operator_required`, `timeout`, `store_failed`.
+        """
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        """Log every reading's decision for that long from now, in this run; 0 ends it (R129).
+
+        Raises `operator_required`, `invalid_request`.
         """
 
     def metrics(self, caller: Caller) -> bytes:

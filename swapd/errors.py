@@ -39,6 +39,7 @@ class Code(StrEnum):
     BODY_TIMEOUT = "body_timeout"
     HOST_REFUSED = "host_refused"
     ORIGIN_REFUSED = "origin_refused"
+    CSRF_REFUSED = "csrf_refused"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     # admission
     CAPACITY = "capacity"
@@ -74,6 +75,7 @@ class Code(StrEnum):
     DEADLINE = "deadline"
     DRAIN_CANCELLED = "drain_cancelled"
     SESSION_CANCELLED = "session_cancelled"
+    NO_READER = "no_reader"
     COORDINATOR_RESTART = "coordinator_restart"
     # ends of a session
     RECOVERY_UNAVAILABLE = "recovery_unavailable"
@@ -103,6 +105,11 @@ class Code(StrEnum):
     DISK_ERROR = "disk_error"
     SCHEMA_NEWER = "schema_newer"
     CALIBRATION_UNUSABLE = "calibration_unusable"
+    # settings
+    SETTINGS_INVALID = "settings_invalid"
+    SETTINGS_CHANGED = "settings_changed"
+    SETTINGS_NOT_EDITABLE = "settings_not_editable"
+    SETTINGS_NOT_WRITTEN = "settings_not_written"
     INTERNAL = "internal"
 
 
@@ -143,6 +150,9 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.BODY_TIMEOUT: Reason(408, True, "The request body did not come in time."),
     Code.HOST_REFUSED: Reason(421, False, "This service does not answer under that host name."),
     Code.ORIGIN_REFUSED: Reason(403, False, "Pages of other sites may not call this service."),
+    Code.CSRF_REFUSED: Reason(
+        403, False, "This form is not of your present sign-in; reload the page and send it again."
+    ),
     Code.TOO_MANY_CONNECTIONS: Reason(503, True, "Too many connections are open; try again later."),
     Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
     Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),
@@ -180,6 +190,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.DEADLINE: Reason(409, True, "The drain's deadline has passed."),
     Code.DRAIN_CANCELLED: Reason(409, False, "The drain was cancelled."),
     Code.SESSION_CANCELLED: Reason(409, False, "The session was cancelled."),
+    Code.NO_READER: Reason(409, True, "Nobody reads the session; it goes on when somebody does."),
     Code.COORDINATOR_RESTART: Reason(503, True, "The coordinator was restarted meanwhile."),
     Code.RECOVERY_UNAVAILABLE: Reason(
         503, False, "The worker was lost and the session does not permit replay."
@@ -212,6 +223,14 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.DISK_ERROR: Reason(503, True, "The disk of the database reports errors."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
     Code.CALIBRATION_UNUSABLE: Reason(409, False, "The saved calibration cannot be used."),
+    Code.SETTINGS_INVALID: Reason(422, False, "Nothing was saved: some settings need correcting."),
+    Code.SETTINGS_CHANGED: Reason(
+        409, False, "Nothing was saved: the configuration file was changed meanwhile; look at it again."
+    ),
+    Code.SETTINGS_NOT_EDITABLE: Reason(
+        409, False, "Nothing was saved: the layout of the configuration file needs a text editor."
+    ),
+    Code.SETTINGS_NOT_WRITTEN: Reason(409, False, "The configuration file could not be written."),
     Code.INTERNAL: Reason(500, True, "An internal error was logged."),
 }
 

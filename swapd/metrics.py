@@ -99,7 +99,14 @@ METRICS: Final = (
         {"reason": ("incarnation", *get_args(FencedBy))},
     ),
     MetricType("swapd_sweep_reclaimed_total", "counter", "Imports that nobody completed, freed by sweeps."),
+    MetricType(
+        "swapd_coordinator_runqueue_wait_ratio",
+        "gauge",
+        "Of the time that the service wants a CPU, the share that it waits for one.",
+        is_sparse=True,
+    ),
     MetricType("swapd_log_fields_dropped_total", "counter", "Log fields outside the allowlist."),
+    MetricType("swapd_tasks", "gauge", "Tasks of the service's process that have not ended."),
     MetricType(
         "swapd_device_state",
         "gauge",

@@ -27,11 +27,14 @@ from swapd import failpoints
 from swapd.activity.keeper import ActivityKeeper
 from swapd.config import Config
 from swapd.config_file import load_config
+from swapd.diagnostics.desk import Diagnostics
+from swapd.diagnostics.log_ring import LogRing
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
 from swapd.lending.desk import LendingDesk
 from swapd.lending.quiet_clock import QuietClock
 from swapd.lending.sources import DeviceSources
+from swapd.log import keep_lines
 from swapd.messages.generation import PARK
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
@@ -47,6 +50,7 @@ from swapd.sessions.record import DrainRecord, MoveRecord, SessionRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
+from swapd.settings.keeper import SettingsKeeper
 from swapd.store.ballast import BALLAST_BYTES
 from swapd.store.drains import open_drains
 from swapd.store.ledger import load_tokens
@@ -80,6 +84,8 @@ async def serve(config_path: Path, *, announce: Announce = lambda host, port, li
     """
     # Threads of ours wait for the interpreter with a client's token in hand (store, links).
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    log_ring = LogRing()
+    keep_lines(log_ring.add)
     config, warnings = load_config(config_path)
     for warning in warnings:
         log.warning("configuration", extra={"reason": warning})
@@ -96,9 +102,9 @@ async def serve(config_path: Path, *, announce: Announce = lambda host, port, li
     room, park_arena = _park(config, arena)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        await Coordinator(config, config_path, store, tokenizer, arena, arena_refusal, context, room).run(
-            announce
-        )
+        await Coordinator(
+            config, config_path, store, tokenizer, arena, arena_refusal, context, room, log_ring
+        ).run(announce)
     finally:
         context.destroy(linger=0)
         for each in (arena, park_arena):
@@ -126,6 +132,7 @@ class Coordinator:
         arena_refusal: SwapdError | None,
         context: zmq.Context[zmq.Socket[bytes]],
         room: ParkRoom | None = None,
+        log_ring: LogRing | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -167,10 +174,14 @@ class Coordinator:
             self.links,
             quiet=QuietClock(config.owner),
         )
-        if config.devices:
-            self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
+        sources = DeviceSources(self.desk, config, config_path, store, context) if config.devices else None
+        if sources is not None:
+            self.desk.sources.append(sources.run)
         self.switches = Switches(config, store, self.table.notify)
         self.activity = ActivityKeeper(store, self.desk.devices)
+        self.diagnostics = Diagnostics(
+            config, config_path, store, self.supervisor, self.desk.devices, sources, log_ring=log_ring
+        )
         self.service = SwapdService(
             config,
             store,
@@ -182,7 +193,9 @@ class Coordinator:
             self.links,
             self.desk,
             switches=self.switches,
+            settings=SettingsKeeper(config, config_path, store, self.desk.devices),
             activity=self.activity,
+            diagnostics=self.diagnostics,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
         self.supervisor.on_drain = self.hooks.drain
@@ -218,6 +231,7 @@ class Coordinator:
                         await actors.start(link.run)
                     await actors.start(self.desk.run)
                     await actors.start(self.activity.run)
+                    await actors.start(self.diagnostics.run_queue.run)
                     async with trio.open_nursery() as doors:
                         await self._open_doors(doors, announce)
                         await asked.wait()

@@ -17,12 +17,14 @@ import trio
 
 import swapd
 from swapd.activity.keeper import ActivityKeeper
+from swapd.api import Archive
 from swapd.config import Config
+from swapd.diagnostics.desk import Diagnostics
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
 from swapd.lending.take_back import check_take_back
-from swapd.lending.view import device_view
+from swapd.lending.view import device_view, learning_view
 from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.to_worker import Schedule
 from swapd.migration.drains import check_deadline
@@ -34,6 +36,8 @@ from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
+from swapd.settings.keeper import SettingsKeeper
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.signin.door import ConsoleDoor
 from swapd.signin.tokens import TokenFiles
 from swapd.store.devices import SAMPLES_KEPT_S
@@ -45,12 +49,16 @@ from swapd.switches import Switches
 from swapd.views import (
     ActivityView,
     Caller,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
+    PreflightView,
     QuarantineView,
     Readiness,
     ReconciliationView,
@@ -87,7 +95,9 @@ class SwapdService:
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
         switches: Switches | None = None,
+        settings: SettingsKeeper | None = None,
         activity: ActivityKeeper | None = None,
+        diagnostics: Diagnostics | None = None,
         door: ConsoleDoor | None = None,
     ) -> None:
         self._config = config
@@ -99,6 +109,7 @@ class SwapdService:
         self._supervisor = supervisor
         self._links = links
         self._desk = desk
+        self._settings = settings
         self._wall = wall
         self._strict_metrics = strict_metrics
         self._refusals: Counter[str] = Counter()
@@ -107,6 +118,7 @@ class SwapdService:
         admission.stopped = self.switchboard.refusal
         supervisor.migration_off = self.switchboard.migration_off
         self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
+        self._diagnostics = diagnostics
         self.door = door or ConsoleDoor(store, TokenFiles(Path(config.database_path).parent))
         self._stopping = trio.Event()
         self._credentials = [
@@ -141,11 +153,14 @@ class SwapdService:
             raise
 
     async def session(self, caller: Caller, session: str) -> SessionView:
-        return (await self._find(caller, session)).view()
+        return self._session(await self._find(caller, session))
 
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
         every = caller.is_operator or caller.is_viewer
-        return [s.view() for s in self._table if every or s.record.namespace == caller.namespace]
+        return [self._session(s) for s in self._table if every or s.record.namespace == caller.namespace]
+
+    def _session(self, session: LiveSession) -> SessionView:
+        return msgspec.structs.replace(session.view(), waits=self._supervisor.waits(session))
 
     async def cancel_session(self, caller: Caller, session: str) -> SessionView:
         _no_viewer(caller)
@@ -179,6 +194,11 @@ class SwapdService:
         _reader(caller)
         return [self._worker(link) for link in self._links.values()]
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        _reader(caller)
+        self._check_drain(mode)
+        return await self._supervisor.preflight(worker, mode)
+
     async def start_drain(
         self,
         caller: Caller,
@@ -188,21 +208,24 @@ class SwapdService:
         mode: DrainMode = "native",
     ) -> DrainView:
         _operator(caller)
-        self._check_ready()
+        self._check_drain(mode)
         check_deadline(deadline_s)
-        if mode == "park" and self._supervisor.park is None:
-            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)
+
+    def _check_drain(self, mode: DrainMode) -> None:
+        self._check_ready()
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         _reader(caller)
         return await self._supervisor.view(drain)
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
         _reader(caller)
-        return await self._supervisor.views()
+        return await self._supervisor.views(before)
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)
@@ -288,6 +311,10 @@ class SwapdService:
         first = math.floor(self._wall() / step_s) - points + 1
         return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
 
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        _reader(caller)
+        return learning_view(self._find_device(device), self._config)
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         _reader(caller)
         name = self._find_device(device).name
@@ -318,6 +345,27 @@ class SwapdService:
         """Why no device is lent, if that is why nobody admits (R60)."""
         refusal = self._desk.refusal() if self._desk is not None else None
         return None if refusal is None else SwapdError(*refusal)
+
+    # The owner's settings --------------------------------------------------------------------
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        _reader(caller)
+        view = await self._settings_room().view()
+        # Without it nothing can be saved, and it tells nothing about the file's tokens.
+        return view if caller.is_operator else msgspec.structs.replace(view, digest="")
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        _operator(caller)
+        return await self._settings_room().preview(change)
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        _operator(caller)
+        return await self._settings_room().save(change)
+
+    def _settings_room(self) -> SettingsKeeper:
+        if self._settings is None:
+            raise SwapdError(Code.NOT_FOUND, "this service was started without a configuration file")
+        return self._settings
 
     # The service as a whole ------------------------------------------------------------------
 
@@ -350,8 +398,26 @@ class SwapdService:
             switches=self.switchboard.view(),
         )
 
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        _reader(caller)
+        return await self._require_diagnostics().view(self, caller)
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        _operator(caller)
+        return await self._require_diagnostics().export(self, caller)
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        _operator(caller)
+        return self._require_diagnostics().debug(for_s)
+
+    def _require_diagnostics(self) -> Diagnostics:
+        if self._diagnostics is None:
+            raise SwapdError(Code.NOT_FOUND)
+        return self._diagnostics
+
     def metrics(self, caller: Caller) -> bytes:
         _reader(caller)
+        diagnostics = self._diagnostics
         lent = self._desk.devices if self._desk is not None else {}
         scrape = Scrape(tuple(lent), strict=self._strict_metrics)
         put_service(
@@ -364,6 +430,7 @@ class SwapdService:
                 self._links,
                 self._refusals,
                 self.readiness().ready,
+                diagnostics.run_queue.ratio if diagnostics is not None else None,
             ),
         )
         for device in lent.values():

@@ -127,6 +127,8 @@ class SessionView(msgspec.Struct, frozen=True):
     finished_at: float | None = None
     finish_reason: str | None = None
     code: str | None = None
+    waits: str | None = None
+    """Why it makes no token now, where that is known: nobody reads it, or no worker has room for it."""
 
 
 class SessionOutcome(msgspec.Struct, frozen=True):
@@ -164,6 +166,51 @@ class DrainView(msgspec.Struct, frozen=True):
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
     mode: DrainMode = "native"
+
+
+Leave = Literal["move", "park", "replay"]
+"""How a session leaves a worker: with its KV to another one, or to host memory; or rebuilt elsewhere."""
+Would = Literal["move", "park", "replay", "wait", "stay", "end"]
+"""What a drain would do with a session.
+
+move, park, replay  at once
+wait                not at once: `then`, once what `reason` names is over
+stay                it goes on where it is, and the drain stays open until something changes, or it ends
+end                 its last tokens are on their way
+"""
+
+
+class Foreseen(msgspec.Struct, frozen=True):
+    """One session of a pre-flight. `kv_bytes` is what a move of it would copy."""
+
+    session: str
+    state: SessionState
+    accepted: int
+    max_new_tokens: int
+    kv_blocks: int
+    kv_bytes: int
+    would: Would
+    then: Leave | None = None
+    target: str | None = None
+    """The worker that it would go to; None for the park."""
+    reason: str | None = None
+    detail: str | None = None
+    """Names and numbers of the reason, for people."""
+
+
+class PreflightView(msgspec.Struct, frozen=True):
+    """What a drain of `worker` would do if it began now. Nothing is reserved for it."""
+
+    worker: str
+    mode: DrainMode
+    sessions: tuple[Foreseen, ...]
+    copy_bytes: int
+    """What would be copied between workers, and to the park."""
+    copy_s: float | None = None
+    """For how long, at the pace of the latest drains; None where none has been measured."""
+    longest_pause_ms: float | None = None
+    """Of any client of those drains."""
+    drains_measured: int = 0
 
 
 class QuarantineView(msgspec.Struct, frozen=True):
@@ -404,6 +451,38 @@ class SamplePoint(msgspec.Struct, frozen=True):
     engaged: bool
 
 
+class Absorption(msgspec.Struct, frozen=True):
+    """After how many observed seconds a steady load counts as normal; None: never."""
+
+    load_pct: float
+    after_s: float | None
+
+
+class LearnedProfile(msgspec.Struct, frozen=True):
+    """What is learned of one attendance state, in full. `bins`: index of a half percent, and its weight."""
+
+    profile: Literal["locked", "unlocked"]
+    calibrated: bool
+    learned_s: float
+    bins: tuple[tuple[int, float], ...]
+    baseline_pct: float | None
+    target_pct: float | None
+    threshold_pct: float | None
+    absorption: tuple[Absorption, ...] = ()
+    """Of a load just above the threshold and of one just below the cap, where there is room between them."""
+
+
+class LearningView(msgspec.Struct, frozen=True):
+    """What is learned of a device, and the settings that it is learned by; no profiles in fixed mode."""
+
+    mode: str
+    quantile: float
+    half_life_h: float
+    floor_pct: float
+    cap_pct: float
+    profiles: tuple[LearnedProfile, ...]
+
+
 class TrendPoint(msgspec.Struct, frozen=True):
     """One stretch of a device's load, for a plot: highest reading, last threshold, whether ever engaged.
 
@@ -435,6 +514,14 @@ class DeviceActivity(msgspec.Struct, frozen=True):
     given_back: dict[str, int]
 
 
+class ActivityStep(msgspec.Struct, frozen=True):
+    """What was done in one step of time: `lent_s` of all devices together."""
+
+    at: float
+    lent_s: float
+    tokens: int
+
+
 class ActivityView(msgspec.Struct, frozen=True):
     """While you were away. Times are seconds since 1970; `since` is the begin of five minutes.
 
@@ -456,6 +543,62 @@ class ActivityView(msgspec.Struct, frozen=True):
     longest_pause_ms: float | None
     sentence: str
     """All of it in one sentence for people."""
+    step_s: float = 3600.0
+    course: tuple[ActivityStep, ...] = ()
+    """The same step by step from `since` on; steps in which nothing was done are left out."""
+
+
+PartWord = Literal["ok", "waiting", "off", "trouble"]
+
+
+class PartView(msgspec.Struct, frozen=True):
+    """One part of the service. ok; waiting: ends by itself; off: somebody chose so; trouble: look at it."""
+
+    name: str
+    word: PartWord
+    detail: str
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line of the service's log: `fields` is the rest of it as `name=value`."""
+
+    time: str
+    level: str
+    logger: str
+    message: str
+    fields: str
+
+
+class DebugView(msgspec.Struct, frozen=True):
+    """Whether every reading's decision is logged (R129). `until` is seconds since 1970."""
+
+    is_open: bool
+    until: float | None
+    by_configuration: bool
+
+
+class DebugFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `PUT /v1/diagnostics/debug`: for how long from now; 0 ends it."""
+
+    for_s: float
+
+
+class DiagnosticsView(msgspec.Struct, frozen=True):
+    """`GET /v1/diagnostics`: how the service is. Sizes in bytes, times in seconds since 1970."""
+
+    started_at: float
+    pid: int
+    versions: dict[str, str]
+    parts: tuple[PartView, ...]
+    runqueue_wait_ratio: float | None
+    """Of the time that the service wants a CPU, the share that it waits for one (B8)."""
+    commit_ms_p50: float
+    commit_ms_p95: float
+    arena_bytes: dict[str, int]
+    park_bytes: dict[str, int]
+    debug: DebugView
+    log: tuple[LogLine, ...]
+    """The latest lines, oldest first."""
 
 
 class StatusView(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import pytest
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
 from swapd.messages.to_worker import Schedule
+from swapd.settings.views import SettingsChange
 from swapd.signin.door import CALLERS
 from swapd.views import Caller, NewSession, TakeBack
 from tests.migration.world import refusal
@@ -34,6 +35,10 @@ LOOKS: dict[str, tuple[Any, ...]] = {
     "trend": ("gpu0", 60.0, 10),
     "activity": (1.0,),
     "visit": (),
+    "settings": (),
+    "learning": ("gpu0",),
+    "preflight": ("a",),
+    "diagnostics": (),
     "metrics": (),
 }
 ACTS: dict[str, tuple[Any, ...]] = {
@@ -46,6 +51,10 @@ ACTS: dict[str, tuple[Any, ...]] = {
     "take_back": ("gpu0", TakeBack()),
     "lend": ("gpu0",),
     "schedule": ("a",),
+    "preview_settings": (SettingsChange({}, ""),),
+    "export_diagnostics": (),
+    "log_decisions": (60.0,),
+    "save_settings": (SettingsChange({}, ""),),
 }
 NAMED: dict[str, dict[str, Any]] = {"turn_switch": {"on": False}}
 SHOWS_TEXT = {"subscribe"}

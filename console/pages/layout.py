@@ -5,7 +5,6 @@ Everything a page loads is a file of this package: it works where there is no in
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from quart import Response
 
 import swapd
 from console import phrases
+from console.static_files import StaticFiles
 from console.visitors import Visitor
 from swapd.errors import SwapdError
 
@@ -24,8 +24,14 @@ SECURITY_HEADERS: Final = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": (
+        "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=(), serial=(), hid=()"
+    ),
+    # Not `no-referrer`: then a form says `Origin: null`, and where there is no https nothing else tells
+    # our own form from another site's.
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -60,8 +66,7 @@ NAVIGATION: Final = (
 class Layout:
     """Renders templates. Not Quart's own: live fragments are rendered outside of any request."""
 
-    def __init__(self) -> None:
-        self._addresses: dict[str, str] = {}
+    def __init__(self, files: StaticFiles) -> None:
         self._templates = Environment(
             loader=FileSystemLoader(folder("templates")),
             autoescape=True,
@@ -80,7 +85,7 @@ class Layout:
             plural=phrases.plural,
         )
         self._templates.globals.update(
-            csrf=CSRF_MARK, navigation=NAVIGATION, version=swapd.__version__, static=self._static
+            csrf=CSRF_MARK, navigation=NAVIGATION, version=swapd.__version__, static=files.address
         )
 
     def html(self, template: str, **context: Any) -> str:
@@ -105,14 +110,8 @@ class Layout:
             text, problem.status if problem else http_status, dict(headers or {}), content_type=HTML
         )
 
-    def _static(self, name: str) -> str:
-        """Address of a file under `static/`; it changes with the content, so browsers may keep it."""
-        if name not in self._addresses:
-            digest = hashlib.sha256((folder("static") / name).read_bytes()).hexdigest()
-            self._addresses[name] = f"/static/{name}?v={digest[:12]}"
-        return self._addresses[name]
-
 
 def see_other(path: str) -> Response:
     """After an action: show the page at `path`, so that a reload does not act again."""
-    return Response(status=303, headers={"Location": path})
+    # An empty body in so many words: the default one is an iterator that only asyncio can run.
+    return Response(b"", 303, {"Location": path})

@@ -11,6 +11,7 @@ import click
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
 from swapd.cli.calibrating import calibration
+from swapd.cli.diagnosing import diagnostics
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.lending import devices, lend, take_back
@@ -50,6 +51,7 @@ for command in (
     migration,
     clear_quarantine,
     reconciliation,
+    diagnostics,
     console_link,
     calibration,
     replay_readings,

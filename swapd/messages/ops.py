@@ -14,6 +14,7 @@ import msgspec
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
 from swapd.views import (
+    DebugView,
     DeviceEvent,
     DeviceView,
     DrainMode,
@@ -186,9 +187,21 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sch
     worker: str
 
 
+class ExportDiagnostics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="export_diagnostics"):
+    """The archive of `GET /v1/diagnostics/archive`. Answer: `DiagnosticsAnswer`."""
+
+
+class LogDecisions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="log_decisions"):
+    """Log every reading's decision for that long; 0 ends it (R129). Answer: `DebugAnswer`."""
+
+    for_s: float
+
+
 OpsCommand = (
     Ping
     | Status
+    | ExportDiagnostics
+    | LogDecisions
     | Workers
     | Sessions
     | Session
@@ -337,6 +350,17 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     retry_after_s: float | None = None
 
 
+class DiagnosticsAnswer(msgspec.Struct, frozen=True, tag="diagnostics"):
+    """The archive of an export, base64 on the wire; `name` is what to call it."""
+
+    name: str
+    archive: bytes
+
+
+class DebugAnswer(msgspec.Struct, frozen=True, tag="debug"):
+    debug: DebugView
+
+
 OpsAnswer = (
     Pong
     | StatusAnswer
@@ -356,6 +380,8 @@ OpsAnswer = (
     | ConsoleLinkAnswer
     | MetricsAnswer
     | ScheduleAnswer
+    | DiagnosticsAnswer
+    | DebugAnswer
     | Error
 )
 

@@ -20,6 +20,7 @@ from swapd.messages.from_worker import StepRecord
 from swapd.transport.paths import ipc_endpoint
 from swapd.transport.sockets import TrioSocket, open_socket
 from swapd.views import (
+    DebugView,
     DeviceEvent,
     DeviceView,
     DrainMode,
@@ -124,6 +125,12 @@ class OpsClient:
 
     async def metrics(self) -> str:
         return (await self._call(ops.Metrics(), ops.MetricsAnswer)).text
+
+    async def export_diagnostics(self) -> ops.DiagnosticsAnswer:
+        return await self._call(ops.ExportDiagnostics(), ops.DiagnosticsAnswer)
+
+    async def log_decisions(self, for_s: float) -> DebugView:
+        return (await self._call(ops.LogDecisions(for_s), ops.DebugAnswer)).debug
 
     async def schedule(self, worker: str) -> tuple[StepRecord, ...]:
         """Take the worker's oldest recorded steps; if cancelled they may be lost."""

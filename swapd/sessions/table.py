@@ -38,6 +38,8 @@ FencedBy = Literal["owner", "gap", "store"]
 
 ENDED_KEPT: Final = 256
 """Ended sessions kept in memory for late readers; older ones are read from the store again."""
+ENDED_TOKENS_KEPT: Final = 16_384
+"""Of all of those together, at some 170 bytes each; the last one to end is kept whatever its length."""
 
 
 class OwnerLink(Protocol):
@@ -281,8 +283,9 @@ class SessionTable:
         self._ended[session.id] = session
         self._ended.move_to_end(session.id)
         # Readers hold their own reference, so dropping one here takes nothing from them.
-        while len(self._ended) > ENDED_KEPT:
-            self._ended.popitem(last=False)
+        tokens = sum(kept.tokens for kept in self._ended.values())
+        while len(self._ended) > 1 and (len(self._ended) > ENDED_KEPT or tokens > ENDED_TOKENS_KEPT):
+            tokens -= self._ended.popitem(last=False)[1].tokens
 
     async def wait_activity(self, at_most_s: float) -> None:
         """Return when a session made progress, ended or changed owner, or after `at_most_s`."""

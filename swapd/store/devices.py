@@ -102,12 +102,14 @@ def prune_samples(db: sqlite3.Connection, before: float) -> None:
     db.execute("DELETE FROM samples WHERE at < ?", (before,))
 
 
-def samples(db: sqlite3.Connection, device: str, since: float) -> Sequence[SamplePoint]:
-    """Oldest first."""
+def samples(
+    db: sqlite3.Connection, device: str, since: float, newest: int | None = None
+) -> Sequence[SamplePoint]:
+    """Oldest first; with `newest` at most so many, the newest ones."""
     rows = db.execute(
-        "SELECT at, result, attendance, reading_pct, threshold_pct, engaged FROM samples"
-        " WHERE device = ? AND at >= ? ORDER BY at",
-        (device, since),
+        "SELECT at, result, attendance, reading_pct, threshold_pct, engaged FROM ("
+        " SELECT * FROM samples WHERE device = ? AND at >= ? ORDER BY at DESC LIMIT ?) ORDER BY at",
+        (device, since, -1 if newest is None else newest),
     )
     return [SamplePoint(at, result, who, value, line, bool(on)) for at, result, who, value, line, on in rows]
 
