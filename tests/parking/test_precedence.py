@@ -110,8 +110,12 @@ async def test_only_the_worker_that_is_nearest_to_having_the_room_is_kept(tmp_pa
 @pytest.mark.parametrize(
     "why", ["nobody reads it", "moves are off", "its way back failed", "too big for all"]
 )
-async def test_room_is_kept_only_for_one_that_could_come_back(tmp_path: Path, why: str) -> None:
+async def test_room_is_kept_only_for_one_that_could_come_back(
+    tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B3: else new sessions would be kept out in vain, for as long as it waits."""
+    monkeypatch.setattr("swapd.parking.returning.RETRY_FIRST_S", 60.0)
+    monkeypatch.setattr("swapd.parking.returning.RETRY_MAX_S", 60.0)
     async with crowded(tmp_path) as (world, waits, holds):
         if why == "nobody reads it":
             world.table.reader_left(waits)
@@ -124,6 +128,6 @@ async def test_room_is_kept_only_for_one_that_could_come_back(tmp_path: Path, wh
             world.a.always(into.Reserve, refusal(Code.TARGET_FULL))
             room_of(world, "a", 2 * BIG_BLOCKS + 2)
             world.table.notify()
-            await world.until(lambda: len(world.bodies(into.Reserve)) == 3 and waits.move is None)
+            await world.until(lambda: len(world.bodies(into.Reserve)) == 1 and waits.move is None)
             room_of(world, "a", BIG_BLOCKS + 4)
         await admitted(world)
