@@ -27,6 +27,7 @@ class Shown(NamedTuple):
 PAGES = [
     Shown("sign-in", "/sign-in", "Sign in to your machine", role=None),
     Shown("overview", "/", "desk"),
+    Shown("device", "/devices/desk", "NVIDIA Fake 4090"),
 ]
 
 
