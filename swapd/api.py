@@ -25,6 +25,7 @@ from swapd.views import (
     LearningView,
     NewSession,
     NewSignIn,
+    PreflightView,
     Readiness,
     ReconciliationView,
     Role,
@@ -132,6 +133,9 @@ class Service(Protocol):
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
         """Nonterminal sessions: the caller's namespace, or all for an operator."""
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        """What `start_drain` would do with each session now; nothing is reserved, and it raises the same."""
+
     async def start_drain(
         self,
         caller: Caller,
@@ -145,8 +149,8 @@ class Service(Protocol):
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         """Raises `drain_unknown`."""
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
-        """Newest first, bounded."""
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
+        """Newest first, bounded; with `before`, those that began before that drain."""
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""

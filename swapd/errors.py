@@ -75,6 +75,7 @@ class Code(StrEnum):
     DEADLINE = "deadline"
     DRAIN_CANCELLED = "drain_cancelled"
     SESSION_CANCELLED = "session_cancelled"
+    NO_READER = "no_reader"
     COORDINATOR_RESTART = "coordinator_restart"
     # ends of a session
     RECOVERY_UNAVAILABLE = "recovery_unavailable"
@@ -189,6 +190,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.DEADLINE: Reason(409, True, "The drain's deadline has passed."),
     Code.DRAIN_CANCELLED: Reason(409, False, "The drain was cancelled."),
     Code.SESSION_CANCELLED: Reason(409, False, "The session was cancelled."),
+    Code.NO_READER: Reason(409, True, "Nobody reads the session; it goes on when somebody does."),
     Code.COORDINATOR_RESTART: Reason(503, True, "The coordinator was restarted meanwhile."),
     Code.RECOVERY_UNAVAILABLE: Reason(
         503, False, "The worker was lost and the session does not permit replay."

@@ -58,6 +58,7 @@ from swapd.views import (
     DrainView,
     LearningView,
     NewSession,
+    PreflightView,
     QuarantineView,
     Readiness,
     ReconciliationView,
@@ -152,11 +153,14 @@ class SwapdService:
             raise
 
     async def session(self, caller: Caller, session: str) -> SessionView:
-        return (await self._find(caller, session)).view()
+        return self._session(await self._find(caller, session))
 
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
         every = caller.is_operator or caller.is_viewer
-        return [s.view() for s in self._table if every or s.record.namespace == caller.namespace]
+        return [self._session(s) for s in self._table if every or s.record.namespace == caller.namespace]
+
+    def _session(self, session: LiveSession) -> SessionView:
+        return msgspec.structs.replace(session.view(), waits=self._supervisor.waits(session))
 
     async def cancel_session(self, caller: Caller, session: str) -> SessionView:
         _no_viewer(caller)
@@ -190,6 +194,11 @@ class SwapdService:
         _reader(caller)
         return [self._worker(link) for link in self._links.values()]
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        _reader(caller)
+        self._check_drain(mode)
+        return await self._supervisor.preflight(worker, mode)
+
     async def start_drain(
         self,
         caller: Caller,
@@ -199,21 +208,24 @@ class SwapdService:
         mode: DrainMode = "native",
     ) -> DrainView:
         _operator(caller)
-        self._check_ready()
+        self._check_drain(mode)
         check_deadline(deadline_s)
-        if mode == "park" and self._supervisor.park is None:
-            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)
+
+    def _check_drain(self, mode: DrainMode) -> None:
+        self._check_ready()
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         _reader(caller)
         return await self._supervisor.view(drain)
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
         _reader(caller)
-        return await self._supervisor.views()
+        return await self._supervisor.views(before)
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)

@@ -127,6 +127,8 @@ class SessionView(msgspec.Struct, frozen=True):
     finished_at: float | None = None
     finish_reason: str | None = None
     code: str | None = None
+    waits: str | None = None
+    """Why it makes no token now, where that is known: nobody reads it, or no worker has room for it."""
 
 
 class SessionOutcome(msgspec.Struct, frozen=True):
@@ -164,6 +166,51 @@ class DrainView(msgspec.Struct, frozen=True):
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
     mode: DrainMode = "native"
+
+
+Leave = Literal["move", "park", "replay"]
+"""How a session leaves a worker: with its KV to another one, or to host memory; or rebuilt elsewhere."""
+Would = Literal["move", "park", "replay", "wait", "stay", "end"]
+"""What a drain would do with a session.
+
+move, park, replay  at once
+wait                not at once: `then`, once what `reason` names is over
+stay                it goes on where it is, and the drain stays open until something changes, or it ends
+end                 its last tokens are on their way
+"""
+
+
+class Foreseen(msgspec.Struct, frozen=True):
+    """One session of a pre-flight. `kv_bytes` is what a move of it would copy."""
+
+    session: str
+    state: SessionState
+    accepted: int
+    max_new_tokens: int
+    kv_blocks: int
+    kv_bytes: int
+    would: Would
+    then: Leave | None = None
+    target: str | None = None
+    """The worker that it would go to; None for the park."""
+    reason: str | None = None
+    detail: str | None = None
+    """Names and numbers of the reason, for people."""
+
+
+class PreflightView(msgspec.Struct, frozen=True):
+    """What a drain of `worker` would do if it began now. Nothing is reserved for it."""
+
+    worker: str
+    mode: DrainMode
+    sessions: tuple[Foreseen, ...]
+    copy_bytes: int
+    """What would be copied between workers, and to the park."""
+    copy_s: float | None = None
+    """For how long, at the pace of the latest drains; None where none has been measured."""
+    longest_pause_ms: float | None = None
+    """Of any client of those drains."""
+    drains_measured: int = 0
 
 
 class QuarantineView(msgspec.Struct, frozen=True):
