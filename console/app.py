@@ -20,6 +20,7 @@ from console.pages.device import DevicePage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
+from console.pages.settings import SettingsPage
 from console.pages.sign_in import SignInPage
 from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
@@ -69,6 +70,11 @@ def create_app(
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
+
+    settings = SettingsPage(service, layout)
+    route("GET", "/settings", settings.view)
+    route("POST", "/settings/preview", settings.preview)
+    route("POST", "/settings/save", settings.save)
 
     device = DevicePage(service, layout)
     route("GET", "/devices/<device>", device.view)

@@ -41,7 +41,7 @@ async def page(client, path):
     return reply
 
 
-@pytest.mark.parametrize("path", ["/", "/devices/a"])
+@pytest.mark.parametrize("path", ["/", "/devices/a", "/settings"])
 async def test_a_page_loads_only_files_of_its_own(client, service, path):
     """Works without the internet, under a policy without inline script or style."""
     service.lent = {"a": lent_device("a")}
