@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.machine import Machine
 from tests.browser.visit import Visit
@@ -95,6 +95,21 @@ def test_a_lost_connection_is_shown_and_recovers(visit: Visit, machine: Machine)
     machine.use("desk", 12)
     expect(page.locator("#device-desk .number")).to_have_text("12%")
     assert same(page)
+
+
+@pytest.mark.parametrize("late", ["htmx.min.js", "hx-sse.min.js", "console.js"])
+def test_a_page_lives_in_whatever_order_its_scripts_arrive(visit: Visit, machine: Machine, late: str) -> None:
+    page = visit.page()
+
+    def hold_back(route: Route) -> None:
+        # Until the others have come and have begun without it: nothing tells that they have.
+        page.wait_for_timeout(500)
+        route.continue_()
+
+    page.route(f"**/{late}*", hold_back)
+    page.goto("/")
+    machine.use("attic", 21)
+    expect(page.locator("#device-attic .number")).to_have_text("21%")
 
 
 CALIBRATED = 'mode = "calibrated"\nwarmup_samples = 40'
