@@ -16,7 +16,9 @@ from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
+from console.pages.away import AwayPage
 from console.pages.device import DevicePage
+from console.pages.diagnostics import DiagnosticsPage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
@@ -66,7 +68,15 @@ def create_app(
     route("POST", "/sign-out", sign_in.leave)
     route("POST", "/sign-out/everywhere", sign_in.leave_everywhere)
 
-    overview = OverviewPage(service, layout)
+    away = AwayPage(service, layout)
+    route("GET", "/away", away.view)
+
+    diagnosing = DiagnosticsPage(service, layout)
+    route("GET", "/diagnostics", diagnosing.view)
+    route("GET", "/diagnostics/archive", diagnosing.archive)
+    route("POST", "/diagnostics/debug", diagnosing.debug)
+
+    overview = OverviewPage(service, layout, away)
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
@@ -80,7 +90,10 @@ def create_app(
     route("GET", "/devices/<device>", device.view)
     route("GET", "/devices/<device>/load", device.load)
 
-    live = LivePages(service, {"overview": overview.part, "device": device.part})
+    live = LivePages(
+        service,
+        {"overview": overview.part, "device": device.part, "diagnostics": diagnosing.part},
+    )
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)
 

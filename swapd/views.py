@@ -514,6 +514,14 @@ class DeviceActivity(msgspec.Struct, frozen=True):
     given_back: dict[str, int]
 
 
+class ActivityStep(msgspec.Struct, frozen=True):
+    """What was done in one step of time: `lent_s` of all devices together."""
+
+    at: float
+    lent_s: float
+    tokens: int
+
+
 class ActivityView(msgspec.Struct, frozen=True):
     """While you were away. Times are seconds since 1970; `since` is the begin of five minutes.
 
@@ -535,6 +543,9 @@ class ActivityView(msgspec.Struct, frozen=True):
     longest_pause_ms: float | None
     sentence: str
     """All of it in one sentence for people."""
+    step_s: float = 3600.0
+    course: tuple[ActivityStep, ...] = ()
+    """The same step by step from `since` on; steps in which nothing was done are left out."""
 
 
 PartWord = Literal["ok", "waiting", "off", "trouble"]

@@ -273,6 +273,8 @@ class LentDevices:
         return self.health
 
     async def export_diagnostics(self, caller: Caller) -> Archive:
+        if not caller.is_operator:
+            raise SwapdError(Code.OPERATOR_REQUIRED)
         file = io.BytesIO(self.archive)
         self.exports.append(file)
         return Archive(file, len(self.archive), "swapd-diagnostics-20260102-030405.zip")

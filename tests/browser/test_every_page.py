@@ -28,6 +28,9 @@ PAGES = [
     Shown("sign-in", "/sign-in", "Sign in to your machine", role=None),
     Shown("overview", "/", "desk"),
     Shown("device", "/devices/desk", "NVIDIA Fake 4090"),
+    Shown("settings", "/settings", "How the threshold is learned"),
+    Shown("report", "/away?since=day", "all devices together"),
+    Shown("diagnostics", "/diagnostics", "The latest log lines"),
 ]
 
 
