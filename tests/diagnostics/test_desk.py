@@ -172,3 +172,11 @@ async def test_a_high_wait_ratio_is_a_metric_and_a_warning(tmp_path: Path) -> No
         assert b"\nswapd_coordinator_runqueue_wait_ratio 0.75\n" in each.service.metrics(OPERATOR)
         view = await each.service.diagnostics(OPERATOR)
         assert {part.name: part.word for part in view.parts}["processor"] == "trouble"
+
+
+async def test_a_service_without_diagnostics_has_nothing_at_that_address(tmp_path: Path) -> None:
+    async with bench(tmp_path) as each:
+        each.service._diagnostics = None
+        with pytest.raises(SwapdError) as refused:
+            await each.service.diagnostics(OPERATOR)
+        assert refused.value.code is Code.NOT_FOUND

@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 import trio
@@ -46,11 +47,13 @@ poll_ms = 250
 step_ms = {STEP_MS}
 
 [timers]
-freeze_s = 5.0
-prepare_s = 10.0
+rpc_s = 20.0
+freeze_s = 20.0
+prepare_s = 20.0
 dead_s = 60.0
 """
 LENT = {"a": "core0", "b": "core1"}
+PAGES = ("/", "/devices/core0", "/diagnostics", "/away", "/settings", "/status", "/v1/diagnostics")
 TOKENS = 4000
 """More than a slow machine makes in this test; the session is cancelled at its end."""
 
@@ -73,7 +76,7 @@ async def test_nothing_of_anybody_is_in_what_the_service_tells_of_itself() -> No
     """H182, B42, R128: prompt, stop string, bearer tokens, output and runs of four token ids."""
     deployment = Deployment("sim", extra=EXTRA, lent=LENT)
     try:
-        await deployment.start()
+        await deployment.start(ready_s=120.0)
         ids = [701, 702, 703, 704, 705, 706, 707, 708]
         session = await deployment.create(ids, TOKENS, stop=[f"{CANARY}-stop"])
         words = await deployment.create(f"{CANARY} is what I ask for", TOKENS, stop=[f"{CANARY}-stop"])
@@ -89,11 +92,12 @@ async def test_nothing_of_anybody_is_in_what_the_service_tells_of_itself() -> No
                 await trio.sleep(0.6)  # two readings, so that their decisions are in the log
                 answer = await client.export_diagnostics()
                 metrics = await client.metrics()
+            pages = {path: await trio.to_thread.run_sync(page, deployment, path) for path in PAGES}
             said = ["".join(str(e.json().get("text", "")) for e in one.events[1:40]) for one in readings]
             tokens = [one.tokens[:100] for one in readings]
             await deployment.cancel_left()
         found = members(answer)
-        told = {**found, "metrics": metrics, "stderr": (deployment.folder / "serve.err").read_text()}
+        told = {**found, **pages, "metrics": metrics, "stderr": (deployment.folder / "serve.err").read_text()}
         told |= {log.name: log.read_text() for log in (deployment.folder / "s").glob("*.log")}
         secrets = [CANARY, TENANT, OTHER, TOKEN, *(text for text in said if len(text) > 8)]
         secrets += [path.read_text().strip() for path in deployment.folder.glob("*-token") if path.is_file()]
@@ -109,6 +113,12 @@ async def test_nothing_of_anybody_is_in_what_the_service_tells_of_itself() -> No
         what_it_tells(found)
     finally:
         await trio.to_thread.run_sync(deployment.close)
+
+
+def page(deployment: Deployment, path: str) -> str:
+    request = Request(deployment.client.base_url + path, headers={"Authorization": f"Bearer {TOKEN}"})
+    with urlopen(request, timeout=60) as answer:
+        return str(answer.read().decode())
 
 
 def members(answer: DiagnosticsAnswer) -> dict[str, str]:
