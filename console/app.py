@@ -19,9 +19,12 @@ from console.live import LivePages
 from console.pages.away import AwayPage
 from console.pages.device import DevicePage
 from console.pages.diagnostics import DiagnosticsPage
+from console.pages.drain import DrainPage
+from console.pages.drains import DrainsPage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
+from console.pages.sessions import SessionsPage
 from console.pages.settings import SettingsPage
 from console.pages.sign_in import SignInPage
 from console.static_files import PREFIX, StaticFiles
@@ -90,9 +93,33 @@ def create_app(
     route("GET", "/devices/<device>", device.view)
     route("GET", "/devices/<device>/load", device.load)
 
+    sessions_page = SessionsPage(service, layout)
+    route("GET", "/sessions", sessions_page.view)
+    route("GET", "/sessions/<session>/end", sessions_page.ask)
+    route("POST", "/sessions/<session>/end", sessions_page.cancel)
+
+    drains = DrainsPage(service, layout)
+    route("GET", "/drains", drains.view)
+    route("POST", "/drains", drains.start)
+    route("GET", "/drains/new", drains.preflight)
+    route("POST", "/switches/<switch>", drains.turn_switch)
+    route("POST", "/workers/<worker>/trust", drains.clear_quarantine)
+
+    drain = DrainPage(service, layout)
+    route("GET", "/drains/<drain>", drain.view)
+    route("POST", "/drains/<drain>/cancel", drain.cancel)
+
     live = LivePages(
         service,
-        {"overview": overview.part, "device": device.part, "diagnostics": diagnosing.part},
+        {
+            "overview": overview.part,
+            "device": device.part,
+            "sessions": sessions_page.part,
+            "drains": drains.part,
+            "drain": drain.part,
+            "preflight": drains.ahead,
+            "diagnostics": diagnosing.part,
+        },
     )
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)

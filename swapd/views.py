@@ -28,6 +28,8 @@ Outcome = Literal[
 ]
 OnDisconnect = Literal["cancel", "pause", "continue"]
 DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
+DRAINS_SHOWN = 100
+"""So many at a time, at most; older ones are asked for by the last one seen."""
 DrainMode = Literal["native", "park", "replay", "cold_replay"]
 """native: the KV moves. park: the same, and what no worker has room for goes to host memory (B3).
 replay: rebuilt on the target from the transcript, for sessions that permit it;

@@ -12,7 +12,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -30,14 +30,14 @@ from swapd.migration.loans import Loans
 from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal
-from swapd.migration.preflight import pace
+from swapd.migration.preflight import DRAINS_MEASURED, pace
 from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.rehearsal import REBUILDS, Rehearsal
 from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
-from swapd.parking.gate import Gate
+from swapd.parking.gate import Gate, Precedence
 from swapd.parking.link import ParkLink
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
@@ -48,13 +48,12 @@ from swapd.store.drains import load_drain, recent_drains, save_drain
 from swapd.store.moves import finish_move, plan_move
 from swapd.transport.arena import Arena
 from swapd.transport.leases import LeaseBook
-from swapd.views import DrainMode, DrainOrigin, DrainView, PreflightView, SessionOutcome
+from swapd.views import DRAINS_SHOWN, DrainMode, DrainOrigin, DrainView, PreflightView, SessionOutcome
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.migration")
 
 EVALUATE_EVERY_S: Final = 0.5
-DRAINS_SHOWN: Final = 100
 
 
 class MigrationSupervisor:
@@ -145,7 +144,7 @@ class MigrationSupervisor:
     async def preflight(self, worker: str, mode: DrainMode = "native") -> PreflightView:
         """What `start` would do with each session now; nothing is reserved. Raises what `start` raises."""
         source = self._drainable(worker)
-        measured = pace(await self.views())
+        measured = pace(await self.views(limit=2 * DRAINS_MEASURED))
         rehearsal = Rehearsal(
             source,
             [session for session in self._table.owned_by(worker) if not session.ended],
@@ -199,9 +198,9 @@ class MigrationSupervisor:
                 now[move.session.id] = move.result()
         return book.view(now)
 
-    async def views(self, before: str | None = None) -> Sequence[DrainView]:
+    async def views(self, before: str | None = None, limit: int = DRAINS_SHOWN) -> Sequence[DrainView]:
         """The latest drains, newest first; with `before`, those that began before that one."""
-        records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN, before))
+        records = await self._store.read(lambda db: recent_drains(db, limit, before))
         live = {book.id: self._live(book) for book in self._books.values()}
         return [live.get(record.id) or drain_view(record) for record in records]
 
@@ -431,6 +430,10 @@ class MigrationSupervisor:
             book.to_park.add(session.id)
             self._table.notify()
 
+    def precedence(self, waiting: Iterable[LiveSession]) -> Precedence | None:
+        """Which of the parked sessions, the longest waiting first, has a worker's next room kept for it."""
+        return self._gate.precedence(waiting) if self._gate is not None else None
+
     def bring_back(self, sessions: Sequence[LiveSession]) -> dict[str, list[Move]]:
         """Begin the moves of parked sessions, in this order, to workers that have room: by worker.
 
@@ -440,9 +443,11 @@ class MigrationSupervisor:
         gate = self._gate
         if gate is None or not self._recovery.reconciled:
             return by_target
+        first: Precedence | None = None
         for session in sessions:
-            link = gate.way_back(session)
+            link = gate.way_back(session, first)
             if link is None or link.ready is None:
+                first = first or gate.precedence([session])
                 continue
             try:
                 move = self._borrow(session, gate.park, link, link.ready.info, None)
