@@ -273,7 +273,7 @@ class Recovery:
             self._table.notify()
 
     def _replay_parked(self) -> None:
-        """Begin to rebuild parked sessions that lost their KV, as far as workers have room and somebody reads."""
+        """Begin to rebuild parked sessions that lost their KV, as far as workers have room for them."""
         for session in self._table:
             waits = session.waits_to_replay and not session.over and not session.recovering
             if waits and session.producing and self.has_room(session):
