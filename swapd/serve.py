@@ -119,7 +119,9 @@ class Coordinator:
         arena_refusal: SwapdError | None,
         context: zmq.Context[zmq.Socket[bytes]],
         room: ParkRoom | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        self._wall = wall
         self.config = config
         self.store = store
         self.arena = arena
@@ -127,9 +129,11 @@ class Coordinator:
         self.links: dict[str, WorkerLink] = {}
         self.bus = EventBus()
         self.ledger = CapacityLedger()
-        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
-        self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
-        self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
+        self.table = SessionTable(
+            store, tokenizer, self.ledger, self.links, window=config.window_tokens, wall=wall
+        )
+        self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links, wall)
+        self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links, wall)
         leases = (
             LeaseBook(arena.data_bytes, base_offset=arena.size_bytes - arena.data_bytes, regions=REGIONS)
             if arena is not None
@@ -146,10 +150,11 @@ class Coordinator:
             leases,
             arena_refusal,
             ParkLink(room, arena) if room is not None and arena is not None else None,
+            wall,
         )
         self.park = self.supervisor.park
         self.table.park = self.park
-        self.keeper = Keeper(config, self.table)
+        self.keeper = Keeper(config, self.table, wall)
         self.desk = LendingDesk(
             config,
             self.table,
@@ -158,10 +163,11 @@ class Coordinator:
             self.supervisor,
             self.links,
             quiet=QuietClock(config.owner),
+            wall=wall,
         )
         if config.devices:
             self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
-        self.switches = Switches(config, store, self.table.notify)
+        self.switches = Switches(config, store, self.table.notify, wall)
         self.service = SwapdService(
             config,
             store,
@@ -172,6 +178,7 @@ class Coordinator:
             self.supervisor,
             self.links,
             self.desk,
+            wall=wall,
             switches=self.switches,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
@@ -264,7 +271,7 @@ class Coordinator:
         """Take up what the last run left: sessions that have not ended, moves that were under way."""
         generation = await self.store.commit(next_generation)
         await self.switches.load()
-        now = time.time()
+        now = self._wall()
 
         def read(db: sqlite3.Connection) -> list[tuple[SessionRecord, list[int]]]:
             return [(record, load_tokens(db, record.id)) for record in nonterminal_sessions(db)]

@@ -134,13 +134,15 @@ class Recovery:
     def send_to_another(self, session: LiveSession, *, cold: bool) -> Code | None:
         """Rebuild a running session on another worker from its transcript, because an operator wants that.
 
-        Returns why not: its client did not permit replay, or it has not begun. `cold` keeps the target from
-        using what its prefix cache has.
+        Returns why not: its client did not permit replay, it has not begun, or nobody has room. `cold` keeps
+        the target from using what its prefix cache has.
         """
         if not session.record.allow_replay_fallback:
             return Code.REPLAY_NOT_PERMITTED
         if session.durable == 0 or session.over or self._nursery is None:
             return Code.NOT_ELIGIBLE
+        if not self.has_room(session):
+            return Code.TARGET_FULL
         session.recovering = True
         session.wake()
         self._nursery.start_soon(self._send, session, cold)
