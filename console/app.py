@@ -10,11 +10,18 @@ from quart_trio import QuartTrio
 
 from console import auth, body, errors
 from console.api.devices import DeviceRoutes
+from console.api.diagnostics import DiagnosticsRoutes
 from console.api.health import HealthRoutes
 from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
-from console.pages import SECURITY_HEADERS, PageRoutes, folder
+from console.live import LivePages
+from console.pages.device import DevicePage
+from console.pages.layout import SECURITY_HEADERS, Layout, folder
+from console.pages.overview import OverviewPage
+from console.pages.problem import ProblemPage
+from console.pages.sign_in import SignInPage
+from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
 from swapd.api import Service
 from swapd.config import LimitConfig
@@ -33,18 +40,12 @@ def create_app(
     timers: StreamTimers | None = None,
 ) -> QuartTrio:
     """The application over `service`. `host_names`: names beside `localhost` that clients may use."""
-    app = QuartTrio(
-        "swapd.console",
-        template_folder=str(folder("templates")),
-        static_folder=str(folder("static")),
-        static_url_path="/static",
-    )
+    app = QuartTrio("swapd.console", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = limits.max_body_bytes
     app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
     app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S
     # A redirect would be an answer in another form than ours.
     app.url_map.merge_slashes = False
-    errors.install(app)
     _guard(app, frozenset(name.lower() for name in host_names))
 
     def route(method: str, path: str, handler: Handler) -> None:
@@ -52,8 +53,30 @@ def create_app(
 
     streams = timers or StreamTimers()
 
-    pages = PageRoutes(service)
-    route("GET", "/", pages.landing)
+    files = StaticFiles(folder("static"))
+    route("GET", f"{PREFIX}<path:name>", files.send)
+
+    layout = Layout(files)
+    errors.install(app, ProblemPage(service, layout).answer)
+
+    sign_in = SignInPage(service, layout)
+    route("GET", "/sign-in", sign_in.view)
+    route("POST", "/sign-in", sign_in.enter)
+    route("POST", "/sign-out", sign_in.leave)
+    route("POST", "/sign-out/everywhere", sign_in.leave_everywhere)
+
+    overview = OverviewPage(service, layout)
+    route("GET", "/", overview.view)
+    route("POST", "/devices/<device>/take-back", overview.take_back)
+    route("POST", "/devices/<device>/lend", overview.lend)
+
+    device = DevicePage(service, layout)
+    route("GET", "/devices/<device>", device.view)
+    route("GET", "/devices/<device>/load", device.load)
+
+    live = LivePages(service, {"overview": overview.part, "device": device.part})
+    route("GET", "/live/<page>", live.stream)
+    route("GET", "/live/<page>/<name>", live.stream)
 
     health = HealthRoutes(service)
     route("GET", "/healthz", health.healthz)
@@ -91,6 +114,11 @@ def create_app(
     route("DELETE", "/v1/devices/<device>/take-back", devices.lend)
     route("GET", "/v1/devices/<device>/samples", devices.samples)
     route("GET", "/v1/devices/<device>/events", devices.events)
+
+    diagnostics = DiagnosticsRoutes(service)
+    route("GET", "/v1/diagnostics", diagnostics.view)
+    route("GET", "/v1/diagnostics/archive", diagnostics.archive)
+    route("PUT", "/v1/diagnostics/debug", diagnostics.debug)
     return app
 
 
@@ -110,7 +138,7 @@ def _guard(app: QuartTrio, host_names: frozenset[str]) -> None:
     async def after_request(response: Response) -> Response:
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
-        if request.path != "/" and not request.path.startswith("/static/"):
+        if not request.path.startswith(PREFIX):
             response.headers.setdefault("Cache-Control", "no-store")
         return response
 

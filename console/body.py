@@ -42,12 +42,12 @@ async def read_json(request: Request, shape: type[T]) -> T:
     """
     if request.mimetype != "application/json":
         raise SwapdError(Code.UNSUPPORTED_MEDIA_TYPE)
-    return decode(await _read(request), shape)
+    return decode(await read_bytes(request), shape)
 
 
 async def read_optional_json(request: Request, shape: type[T]) -> T | None:
     """As `read_json`; None where there is no body."""
-    raw = await _read(request)
+    raw = await read_bytes(request)
     if not raw:
         return None
     if request.mimetype != "application/json":
@@ -55,9 +55,9 @@ async def read_optional_json(request: Request, shape: type[T]) -> T | None:
     return decode(raw, shape)
 
 
-async def _read(request: Request) -> bytes:
+async def read_bytes(request: Request, limit: int | None = None) -> bytes:
     """The whole body; a byte over the limit ends the reading, not the end of the body (H8)."""
-    limit = request.max_content_length
+    limit = limit or request.max_content_length
     assert limit is not None
     body = bytearray()
     with trio.move_on_after(request.body_timeout or math.inf):

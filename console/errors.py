@@ -1,4 +1,4 @@
-"""Every refusal as the same JSON, whoever refused: a route, Quart, werkzeug or a bug.
+"""Every refusal as the same JSON, whoever refused: a route, Quart, werkzeug or a bug. People get a page.
 
 `{"error": {"code", "message", "retryable"}}`, with `retry_after_s` where that is known. An internal error is
 logged by its type only (H183): its text and its traceback may hold a prompt.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -70,41 +70,43 @@ def refusal(error: SwapdError) -> Response:
     return reply(error_body(error), error.status, error_headers(error))
 
 
-def internal(error: BaseException) -> Response:
-    """Answer 500 and log the type, nothing else (H183)."""
+def internal(error: BaseException) -> SwapdError:
+    """What a bug is to who asked: log its type, nothing else (H183)."""
     log.error("internal error in a request", extra={"error_type": type(error).__name__})
-    return refusal(SwapdError(Code.INTERNAL))
+    return SwapdError(Code.INTERNAL)
 
 
-def _from_werkzeug(error: HTTPException) -> Response:
+def _from_werkzeug(error: HTTPException) -> SwapdError:
     status = error.code or 500
     code = _BY_STATUS.get(status)
-    if code is None:
-        if status >= 500:
-            return internal(error)
-        code = Code.INVALID_REQUEST
-    answer = refusal(SwapdError(code))
-    if status == 405:
-        # The Allow header is required with a 405; the body is ours.
-        for name, value in error.get_headers():
-            if name.lower() == "allow":
-                answer.headers["Allow"] = value
-    return answer
+    if code is None and status >= 500:
+        return internal(error)
+    return SwapdError(code or Code.INVALID_REQUEST)
 
 
-def install(app: QuartTrio) -> None:
+AsPage = Callable[[SwapdError], Awaitable[Response | None]]
+"""The page of a refusal, where a person asks; else None."""
+
+
+def install(app: QuartTrio, as_page: AsPage) -> None:
     """Answer every error in one form, unknown routes and methods included."""
 
     async def on_refusal(error: SwapdError) -> Response:
-        return refusal(error)
+        return await as_page(error) or refusal(error)
 
     async def on_http(error: HTTPException) -> Response:
-        return _from_werkzeug(error)
+        answer = await on_refusal(_from_werkzeug(error))
+        if error.code == 405:
+            # The Allow header is required with a 405; the body is ours.
+            for name, value in error.get_headers():
+                if name.lower() == "allow":
+                    answer.headers["Allow"] = value
+        return answer
 
     async def on_bug(error: Exception) -> Response:
         # A client that left cancels its request; what its leaving provoked is not a bug.
         await trio.lowlevel.checkpoint()
-        return internal(error)
+        return await on_refusal(internal(error))
 
     app.register_error_handler(SwapdError, on_refusal)
     app.register_error_handler(HTTPException, on_http)

@@ -1,7 +1,7 @@
 """Install the few packages of the system that only the tests need: `python -m ops._test_packages`.
 
-A real message bus, and a login manager to put on it. They run under the system's own Python, so no virtual
-environment can hold them. Nothing is done where they are; `ops/quickstart` needs none of them.
+A real message bus, and a login manager to put on it, which runs under the system's own Python; and a browser:
+no virtual environment can hold them. Nothing is done where they are; `ops/quickstart` needs none of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Final
 
 from ops._setup import LOCKS, ROOT, Environment, SetupError, clean_environment, run, say, step
 
-PACKAGES: Final = ("dbus", "python3-dbusmock")
-NAMES: Final = " and ".join(PACKAGES)
+PACKAGES: Final = ("dbus", "python3-dbusmock", "chromium")
+NAMES: Final = ", ".join(PACKAGES)
 INSTALL: Final = ("install", "-y", "--no-install-recommends", *PACKAGES)
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
+PROGRAMS: Final = ("dbus-daemon", "chromium")
 MODULES: Final = ("dbusmock", "dbus", "gi")
 DEBIAN_MODULES: Final = Path("/usr/lib/python3/dist-packages")
 APT_LOCK_S: Final = 120
@@ -26,7 +27,7 @@ APT_LOCK_S: Final = 120
 
 def present() -> bool:
     """Whether the tests find what they need of the system; on Debian without running anything."""
-    if shutil.which("dbus-daemon") is None:
+    if not all(map(shutil.which, PROGRAMS)):
         return False
     if all((DEBIAN_MODULES / name / "__init__.py").exists() for name in MODULES):
         return True
@@ -51,12 +52,12 @@ def ensure(env: Environment) -> None:
         return
     if shutil.which("apt-get") is None:
         raise SetupError(
-            f"the tests need dbus-daemon, and python-dbusmock for {SYSTEM_PYTHON}; "
+            f"the tests need dbus-daemon, chromium, and python-dbusmock for {SYSTEM_PYTHON}; "
             f"on Debian and Ubuntu these are the packages {NAMES}."
         )
     if os.geteuid() != 0:
         raise SetupError(
-            "the tests need two packages of the system; "
+            "the tests need packages of the system; "
             f"install them with: sudo apt-get update && sudo apt-get {' '.join(INSTALL)}"
         )
     # Another apt may be at work, and nobody is there to answer questions.
@@ -65,7 +66,9 @@ def ensure(env: Environment) -> None:
         run(env, "apt-get update", *apt, "update")
         run(env, "installing the system packages", *apt, *INSTALL)
     if not present():
-        raise SetupError(f"{NAMES} are installed, but {SYSTEM_PYTHON} does not find them.")
+        raise SetupError(
+            f"{NAMES} are installed, but not all is found: {', '.join(PROGRAMS)}, {SYSTEM_PYTHON}'s modules."
+        )
 
 
 def main() -> int:

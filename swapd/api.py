@@ -7,25 +7,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 from swapd.messages.from_worker import ScheduleLog
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
+    ActivityView,
     Caller,
+    ConsoleLink,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
+    NewSignIn,
+    PreflightView,
     Readiness,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
+    SignedIn,
     StatusView,
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 
@@ -41,6 +52,14 @@ class Event(NamedTuple):
     data: bytes
 
 
+class Archive(NamedTuple):
+    """A finished archive of diagnostics. Whoever gets it closes `file`; its name is for people."""
+
+    file: BinaryIO
+    size_bytes: int
+    name: str
+
+
 class Subscription(Protocol):
     """A reader of one session. It sees each event after its cursor once, in order, then the end."""
 
@@ -52,8 +71,40 @@ class Subscription(Protocol):
         """Batches of events; ends after the terminal event, or when the service stops."""
 
 
+class Door(Protocol):
+    """Who is signed in to the console, and how one comes in."""
+
+    def signed_in(self, cookie: str | None) -> SignedIn:
+        """Who has this cookie. Raises `unauthenticated`."""
+
+    async def sign_in(self, secret: str, peer: str | None) -> NewSignIn:
+        """Let a browser in by a one-time code or a token; durable before it returns.
+
+        `peer` is the address of who asks. Raises `sign_in_refused`, `sign_in_limited`.
+        """
+
+    async def sign_out(self, cookie: str | None) -> None:
+        """End the sign-in of this cookie, if there is one."""
+
+    async def sign_out_everywhere(self, caller: Caller) -> int:
+        """End every sign-in; says how many. Raises `operator_required`."""
+
+    def link(self, caller: Caller, role: Role) -> ConsoleLink:
+        """Make a one-time link. Raises `operator_required`."""
+
+    async def new_tokens(self, caller: Caller) -> None:
+        """Make both tokens anew and end every sign-in. Raises `operator_required`."""
+
+
 class Service(Protocol):
-    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal."""
+    """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal.
+
+    Viewers may call what only looks; what changes something, and what shows text, refuses them.
+    """
+
+    @property
+    def door(self) -> Door:
+        """Sign-in to the console."""
 
     def authenticate(self, token: str | None) -> Caller:
         """Raises `unauthenticated`. Constant-time over all configured tokens."""
@@ -82,6 +133,9 @@ class Service(Protocol):
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
         """Nonterminal sessions: the caller's namespace, or all for an operator."""
 
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        """What `start_drain` would do with each session now; nothing is reserved, and it raises the same."""
+
     async def start_drain(
         self,
         caller: Caller,
@@ -95,8 +149,8 @@ class Service(Protocol):
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         """Raises `drain_unknown`."""
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
-        """Newest first, bounded."""
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
+        """Newest first, bounded; with `before`, those that began before that drain."""
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""
@@ -141,8 +195,57 @@ class Service(Protocol):
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
         """Readings of the last six hours from `since` (seconds since 1970) on, oldest first."""
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        """The last `span_s` seconds (six hours at most) in `points` equal stretches, oldest first.
+
+        The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
+        """
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        """The live histograms of a device (R128). Raises `operator_required`, `device_unknown`."""
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         """What happened to a device, newest first, bounded."""
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        """The owner's settings in the file beside those in force. Raises `operator_required`."""
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        """What a save would do, and what the last six hours would have been; raises as `save_settings`."""
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        """Write the settings to the configuration file, for the next start (R126).
+
+        Raises `operator_required`, `SettingsRefused` with nothing written (R40), `settings_changed`,
+        `settings_not_editable`, `settings_not_written`, `config_invalid` where the file cannot be read.
+        """
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        """What was lent, served and moved from `since` (seconds since 1970) on; a few seconds behind.
+
+        Raises `operator_required`, `invalid_request` for what is no time in the past.
+        """
+
+    def visit(self, caller: Caller) -> float | None:
+        """An owner looks at the console: note it, and tell when the visit before this one ended, if any was.
+
+        A viewer's look is none of the owner's. Raises `operator_required`.
+        """
+
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        """How each part of the service is, and its latest log lines. Raises `operator_required`."""
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        """All of it as one archive, without anything of a client (R128, B42).
+
+        Raises `operator_required`, `timeout`, `store_failed`.
+        """
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        """Log every reading's decision for that long from now, in this run; 0 ends it (R129).
+
+        Raises `operator_required`, `invalid_request`.
+        """
 
     def metrics(self, caller: Caller) -> bytes:
         """Prometheus text (H177). Raises `operator_required`."""

@@ -17,6 +17,8 @@ class Code(StrEnum):
     # requests
     UNAUTHENTICATED = "unauthenticated"
     OPERATOR_REQUIRED = "operator_required"
+    SIGN_IN_REFUSED = "sign_in_refused"
+    SIGN_IN_LIMITED = "sign_in_limited"
     NOT_FOUND = "not_found"
     SESSION_UNKNOWN = "session_unknown"
     WORKER_UNKNOWN = "worker_unknown"
@@ -37,6 +39,7 @@ class Code(StrEnum):
     BODY_TIMEOUT = "body_timeout"
     HOST_REFUSED = "host_refused"
     ORIGIN_REFUSED = "origin_refused"
+    CSRF_REFUSED = "csrf_refused"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     # admission
     CAPACITY = "capacity"
@@ -72,6 +75,7 @@ class Code(StrEnum):
     DEADLINE = "deadline"
     DRAIN_CANCELLED = "drain_cancelled"
     SESSION_CANCELLED = "session_cancelled"
+    NO_READER = "no_reader"
     COORDINATOR_RESTART = "coordinator_restart"
     # ends of a session
     RECOVERY_UNAVAILABLE = "recovery_unavailable"
@@ -97,8 +101,15 @@ class Code(StrEnum):
     ENGINE_UNCHECKED = "engine_unchecked"
     ENGINE_REFUSED = "engine_refused"
     STORE_FAILED = "store_failed"
+    DISK_FULL = "disk_full"
+    DISK_ERROR = "disk_error"
     SCHEMA_NEWER = "schema_newer"
     CALIBRATION_UNUSABLE = "calibration_unusable"
+    # settings
+    SETTINGS_INVALID = "settings_invalid"
+    SETTINGS_CHANGED = "settings_changed"
+    SETTINGS_NOT_EDITABLE = "settings_not_editable"
+    SETTINGS_NOT_WRITTEN = "settings_not_written"
     INTERNAL = "internal"
 
 
@@ -113,6 +124,12 @@ class Reason(NamedTuple):
 REASONS: Final[dict[Code, Reason]] = {
     Code.UNAUTHENTICATED: Reason(401, False, "Send a known bearer token in the Authorization header."),
     Code.OPERATOR_REQUIRED: Reason(403, False, "This call needs an operator's token."),
+    Code.SIGN_IN_REFUSED: Reason(
+        401, False, "This is no code that is still good, and no token of this console."
+    ),
+    Code.SIGN_IN_LIMITED: Reason(
+        429, True, "There were too many wrong tries from here; wait before the next."
+    ),
     Code.NOT_FOUND: Reason(404, False, "There is nothing at this address."),
     Code.SESSION_UNKNOWN: Reason(404, False, "There is no such session."),
     Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),
@@ -133,6 +150,9 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.BODY_TIMEOUT: Reason(408, True, "The request body did not come in time."),
     Code.HOST_REFUSED: Reason(421, False, "This service does not answer under that host name."),
     Code.ORIGIN_REFUSED: Reason(403, False, "Pages of other sites may not call this service."),
+    Code.CSRF_REFUSED: Reason(
+        403, False, "This form is not of your present sign-in; reload the page and send it again."
+    ),
     Code.TOO_MANY_CONNECTIONS: Reason(503, True, "Too many connections are open; try again later."),
     Code.CAPACITY: Reason(429, True, "All workers are full; try again later."),
     Code.NO_ADMITTING_WORKER: Reason(503, True, "No worker admits new sessions now."),
@@ -170,6 +190,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.DEADLINE: Reason(409, True, "The drain's deadline has passed."),
     Code.DRAIN_CANCELLED: Reason(409, False, "The drain was cancelled."),
     Code.SESSION_CANCELLED: Reason(409, False, "The session was cancelled."),
+    Code.NO_READER: Reason(409, True, "Nobody reads the session; it goes on when somebody does."),
     Code.COORDINATOR_RESTART: Reason(503, True, "The coordinator was restarted meanwhile."),
     Code.RECOVERY_UNAVAILABLE: Reason(
         503, False, "The worker was lost and the session does not permit replay."
@@ -198,8 +219,18 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
     Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
     Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
+    Code.DISK_FULL: Reason(503, True, "The disk of the database is full."),
+    Code.DISK_ERROR: Reason(503, True, "The disk of the database reports errors."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),
     Code.CALIBRATION_UNUSABLE: Reason(409, False, "The saved calibration cannot be used."),
+    Code.SETTINGS_INVALID: Reason(422, False, "Nothing was saved: some settings need correcting."),
+    Code.SETTINGS_CHANGED: Reason(
+        409, False, "Nothing was saved: the configuration file was changed meanwhile; look at it again."
+    ),
+    Code.SETTINGS_NOT_EDITABLE: Reason(
+        409, False, "Nothing was saved: the layout of the configuration file needs a text editor."
+    ),
+    Code.SETTINGS_NOT_WRITTEN: Reason(409, False, "The configuration file could not be written."),
     Code.INTERNAL: Reason(500, True, "An internal error was logged."),
 }
 

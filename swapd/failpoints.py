@@ -9,7 +9,7 @@ Armed, a point looks for a file of its own in the failpoints folder, which whoev
         hold                 wait until <role>.<point>.go is there
         kill                 end this process as a crash would
         refuse <code>        raise that code, as if the step had been refused
-    break.<name>             the step order is broken on purpose, so that the drill can be seen to fail
+    break.<name>             a step is done wrong on purpose, so that a drill can be seen to fail
     store.fail               the next COMMIT fails, `before` it took effect or `after` it did; with `-move`
                              the next one that hands a session over
 
@@ -37,6 +37,8 @@ STEPS: Final = ("P", "R", "C", "F", "X", "T", "I", "K", "V", "L", "Z")
 """Plan, reserve, pre-copy, freeze, export, transcript, import, commit, activate, release, finish."""
 COMMIT_ORDER: Final = "commit_order"
 """A break: the source is released before the commit."""
+KEPT_IMPORT: Final = "kept_import"
+"""A break: nobody tells the target of an aborted move to throw away what it took in."""
 LOOK_S: Final = 0.003
 HOLD_MAX_S: Final = 120.0
 """A hold that nobody ends goes on: a drill that died must not leave a service standing."""
@@ -117,7 +119,7 @@ async def pass_by(point: str) -> None:
 
 
 def broken(name: str) -> bool:
-    """Whether a test wants the step order broken."""
+    """Whether a test wants a step done wrong."""
     return _armed is not None and _armed.broken(name)
 
 

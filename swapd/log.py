@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final, TextIO
@@ -74,6 +75,16 @@ def log_statistics() -> LogStatistics:
     return LogStatistics(0, 0)
 
 
+def keep_lines(keep: Callable[[str], None]) -> None:
+    """Give `keep` every line from now on, as it is written; without `configure_logging` there are none.
+
+    It is called in the thread that logs, and must neither log nor raise.
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, AllowlistFormatter):
+            handler.formatter.keep = keep
+
+
 _BORN_WITH: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -82,6 +93,7 @@ class AllowlistFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
+        self.keep: Callable[[str], None] = lambda line: None
         self._lock = threading.Lock()
         self._lines = 0
         self._dropped = 0
@@ -112,7 +124,9 @@ class AllowlistFormatter(logging.Formatter):
         with self._lock:
             self._lines += 1
             self._dropped += dropped
-        return json.dumps(line, ensure_ascii=True, separators=(",", ":"))
+        written = json.dumps(line, ensure_ascii=True, separators=(",", ":"))
+        self.keep(written)
+        return written
 
 
 def _constant(record: logging.LogRecord) -> str:

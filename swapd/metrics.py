@@ -13,6 +13,7 @@ from swapd.migration.tally import FINAL_STATES, PHASES
 from swapd.pressure.reading import PROFILES
 from swapd.sessions.inventory import Found
 from swapd.sessions.table import FencedBy
+from swapd.store.ballast import Room
 from swapd.views import Outcome
 
 OTHER: Final = "other"
@@ -27,7 +28,14 @@ REFUSALS: Final = tuple(
     str(code)
     for code in (
         *(Code.CAPACITY, Code.BUDGET_EXCEEDED, Code.NO_ADMITTING_WORKER, Code.DEVICE_NOT_LENT),
-        *(Code.DEVICE_CALIBRATING, Code.NOT_READY, Code.STOPPING, Code.STORE_FAILED, Code.TIMEOUT),
+        *(
+            Code.DEVICE_CALIBRATING,
+            Code.NOT_READY,
+            Code.STOPPING,
+            Code.STORE_FAILED,
+            Code.DISK_FULL,
+            Code.TIMEOUT,
+        ),
         *(
             Code.ADMISSION_STOPPED,
             Code.TARGET_LOST,
@@ -79,13 +87,26 @@ METRICS: Final = (
     MetricType("swapd_park_bytes", "gauge", "KV of parked sessions.", {"kind": ("total", "memory", "disk")}),
     MetricType("swapd_store_commit_seconds", "histogram", "How long the disk took to confirm a commit."),
     MetricType(
+        "swapd_store_disk_bytes", "gauge", "The disk of the database.", {"kind": ("total", "free")}, True
+    ),
+    MetricType(
+        "swapd_store_room", "gauge", "1 for how much room that disk has.", {"state": [*map(str, Room)]}
+    ),
+    MetricType(
         "swapd_fenced_messages_total",
         "counter",
         "Messages of workers that were not obeyed.",
         {"reason": ("incarnation", *get_args(FencedBy))},
     ),
     MetricType("swapd_sweep_reclaimed_total", "counter", "Imports that nobody completed, freed by sweeps."),
+    MetricType(
+        "swapd_coordinator_runqueue_wait_ratio",
+        "gauge",
+        "Of the time that the service wants a CPU, the share that it waits for one.",
+        is_sparse=True,
+    ),
     MetricType("swapd_log_fields_dropped_total", "counter", "Log fields outside the allowlist."),
+    MetricType("swapd_tasks", "gauge", "Tasks of the service's process that have not ended."),
     MetricType(
         "swapd_device_state",
         "gauge",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, product
 
 import msgspec
+import trio
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -103,6 +104,7 @@ class Parts:
     refusals: Mapping[str, int]
     """New sessions that were refused, by code."""
     is_ready: bool
+    runqueue_wait_ratio: float | None = None
 
 
 class _Once(Collector):
@@ -126,6 +128,8 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     """What the actors counted, and what is there now."""
     supervisor, tally = service.supervisor, service.supervisor.tally
     scrape.put("swapd_ready", float(service.is_ready))
+    if service.runqueue_wait_ratio is not None:
+        scrape.put("swapd_coordinator_runqueue_wait_ratio", service.runqueue_wait_ratio)  # B8
     scrape.put_all("swapd_sessions", Counter(session.record.state for session in service.table))
     scrape.put("swapd_tokens_accepted_total", service.table.accepted_tokens)
     scrape.put_all("swapd_admission_refusals_total", service.refusals)
@@ -143,12 +147,18 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     scrape.put_all("swapd_arena_bytes", supervisor.loans.arena_bytes())
     if supervisor.park is not None:
         scrape.put_all("swapd_park_bytes", supervisor.park.room.park_bytes())
-    scrape.put_spread("swapd_store_commit_seconds", service.table.store.statistics().commit_s)
+    store = service.table.store.statistics()
+    scrape.put_spread("swapd_store_commit_seconds", store.commit_s)
+    scrape.put("swapd_store_room", 1.0, store.room)
+    if store.disk is not None:
+        disk = {"total": store.disk.total_bytes, "free": store.disk.free_bytes}
+        scrape.put_all("swapd_store_disk_bytes", disk)
     links = service.links.values()
     scrape.put("swapd_fenced_messages_total", sum(link.fenced for link in links), "incarnation")
     scrape.put_all("swapd_fenced_messages_total", service.table.fenced)
     scrape.put("swapd_sweep_reclaimed_total", sum(link.swept for link in links))
     scrape.put("swapd_log_fields_dropped_total", log_statistics().fields_dropped)
+    scrape.put("swapd_tasks", trio.lowlevel.current_statistics().tasks_living)
 
 
 def put_device(scrape: Scrape, view: DeviceView, readings: Mapping[str, int]) -> None:

@@ -24,18 +24,22 @@ import zmq
 from console.app import create_app
 from console.server import serve_http
 from swapd import failpoints
+from swapd.activity.keeper import ActivityKeeper
 from swapd.config import Config
 from swapd.config_file import load_config
+from swapd.diagnostics.desk import Diagnostics
+from swapd.diagnostics.log_ring import LogRing
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
 from swapd.lending.desk import LendingDesk
 from swapd.lending.quiet_clock import QuietClock
 from swapd.lending.sources import DeviceSources
+from swapd.log import keep_lines
 from swapd.messages.generation import PARK
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.ops.bus import EventBus
-from swapd.ops.server import run_ops
+from swapd.ops.server import OPERATOR, run_ops
 from swapd.parking.link import ParkLink
 from swapd.parking.returning import Returning
 from swapd.parking.room import ParkRoom
@@ -46,6 +50,8 @@ from swapd.sessions.record import DrainRecord, MoveRecord, SessionRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
+from swapd.settings.keeper import SettingsKeeper
+from swapd.store.ballast import BALLAST_BYTES
 from swapd.store.drains import open_drains
 from swapd.store.ledger import load_tokens
 from swapd.store.meta import next_generation
@@ -67,14 +73,19 @@ GRACEFUL_S: Final = 1.0
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lambda host, port: None) -> None:
+Announce = Callable[[str, int, Callable[[], str]], None]
+"""Told where HTTP listens, and what makes a one-time link for the owner."""
+
+
+async def serve(config_path: Path, *, announce: Announce = lambda host, port, link: None) -> None:
     """Run the coordinator until SIGTERM or SIGINT; a second signal ends it at once.
 
     Raises `config_invalid`, `coordinator_lock_held` and the other codes of a start that cannot be.
-    `announce` is told where HTTP listens.
     """
     # Threads of ours wait for the interpreter with a client's token in hand (store, links).
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    log_ring = LogRing()
+    keep_lines(log_ring.add)
     config, warnings = load_config(config_path)
     for warning in warnings:
         log.warning("configuration", extra={"reason": warning})
@@ -84,14 +95,16 @@ async def serve(config_path: Path, *, announce: Callable[[str, int], None] = lam
     tokenizer = _tokenizer(config)
     if config.allow_failpoints:
         failpoints.arm(failpoint_folder(config), failpoints.COORDINATOR)
-    store = (_FallibleStore if config.allow_failpoints else Store).open(config.database_path)
+    store = (_FallibleStore if config.allow_failpoints else Store).open(
+        config.database_path, ballast_bytes=BALLAST_BYTES
+    )
     arena, arena_refusal = _arena(config)
     room, park_arena = _park(config, arena)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        await Coordinator(config, config_path, store, tokenizer, arena, arena_refusal, context, room).run(
-            announce
-        )
+        await Coordinator(
+            config, config_path, store, tokenizer, arena, arena_refusal, context, room, log_ring
+        ).run(announce)
     finally:
         context.destroy(linger=0)
         for each in (arena, park_arena):
@@ -119,6 +132,7 @@ class Coordinator:
         arena_refusal: SwapdError | None,
         context: zmq.Context[zmq.Socket[bytes]],
         room: ParkRoom | None = None,
+        log_ring: LogRing | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._wall = wall
@@ -132,6 +146,7 @@ class Coordinator:
         self.table = SessionTable(
             store, tokenizer, self.ledger, self.links, window=config.window_tokens, wall=wall
         )
+        store.on_room(self.table.regrant_all)
         self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links, wall)
         self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links, wall)
         leases = (
@@ -165,9 +180,14 @@ class Coordinator:
             quiet=QuietClock(config.owner),
             wall=wall,
         )
-        if config.devices:
-            self.desk.sources.append(DeviceSources(self.desk, config, config_path, store, context).run)
+        sources = DeviceSources(self.desk, config, config_path, store, context) if config.devices else None
+        if sources is not None:
+            self.desk.sources.append(sources.run)
         self.switches = Switches(config, store, self.table.notify, wall)
+        self.activity = ActivityKeeper(store, self.desk.devices)
+        self.diagnostics = Diagnostics(
+            config, config_path, store, self.supervisor, self.desk.devices, sources, log_ring=log_ring
+        )
         self.service = SwapdService(
             config,
             store,
@@ -180,6 +200,9 @@ class Coordinator:
             self.desk,
             wall=wall,
             switches=self.switches,
+            settings=SettingsKeeper(config, config_path, store, self.desk.devices),
+            activity=self.activity,
+            diagnostics=self.diagnostics,
         )
         self.hooks = Hooks(self.table, self.ledger, self.recovery, self.bus)
         self.supervisor.on_drain = self.hooks.drain
@@ -188,7 +211,7 @@ class Coordinator:
         if arena_refusal is not None:
             log.error("no arena: sessions stay where they are", extra={"reason": arena_refusal.sentence})
 
-    async def run(self, announce: Callable[[str, int], None]) -> None:
+    async def run(self, announce: Announce) -> None:
         """Open the nurseries, innermost last; they close in the opposite order."""
         async with trio.open_nursery() as signals:
             # First to come, last to go: a signal at any moment ends what was begun, in order.
@@ -201,6 +224,7 @@ class Coordinator:
                     await actors.start(self.recovery.run)
                     await actors.start(self.supervisor.run)
                     await actors.start(self.keeper.run)
+                    await actors.start(self.service.door.run)
                     if self.park is not None:
                         await actors.start(self.park.room.run)
                         # As a worker that attaches: what it has is judged by the store.
@@ -211,6 +235,8 @@ class Coordinator:
                     for link in self.links.values():
                         await actors.start(link.run)
                     await actors.start(self.desk.run)
+                    await actors.start(self.activity.run)
+                    await actors.start(self.diagnostics.run_queue.run)
                     async with trio.open_nursery() as doors:
                         await self._open_doors(doors, announce)
                         await asked.wait()
@@ -222,7 +248,7 @@ class Coordinator:
                 store_nursery.cancel_scope.cancel()
             signals.cancel_scope.cancel()
 
-    async def _open_doors(self, doors: trio.Nursery, announce: Callable[[str, int], None]) -> None:
+    async def _open_doors(self, doors: trio.Nursery, announce: Announce) -> None:
         config = self.config
         run_ops_here = partial(
             run_ops, self.service, self.bus, socket_dir=config.socket_dir, context=self.context
@@ -239,7 +265,9 @@ class Coordinator:
         )
         port: int = await doors.start(serve_here)
         log.info("listening", extra={"host": config.host, "port": port})
-        announce(config.host, port)
+        door = self.service.door
+        door.listens(config.host, port)
+        announce(config.host, port, lambda: door.link(OPERATOR, "owner").url)
 
     async def _signals(
         self, first: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -271,6 +299,7 @@ class Coordinator:
         """Take up what the last run left: sessions that have not ended, moves that were under way."""
         generation = await self.store.commit(next_generation)
         await self.switches.load()
+        await self.service.door.load()
         now = self._wall()
 
         def read(db: sqlite3.Connection) -> list[tuple[SessionRecord, list[int]]]:

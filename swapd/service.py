@@ -9,18 +9,22 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import trio
 
 import swapd
+from swapd.activity.keeper import ActivityKeeper
+from swapd.api import Archive
 from swapd.config import Config
+from swapd.diagnostics.desk import Diagnostics
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
 from swapd.lending.take_back import check_take_back
-from swapd.lending.view import device_view
+from swapd.lending.view import device_view, learning_view
 from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.to_worker import Schedule
 from swapd.migration.drains import check_deadline
@@ -32,19 +36,29 @@ from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.subscription import Reader
 from swapd.sessions.table import SessionTable
+from swapd.settings.keeper import SettingsKeeper
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
+from swapd.signin.door import ConsoleDoor
+from swapd.signin.tokens import TokenFiles
 from swapd.store.devices import SAMPLES_KEPT_S
 from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
+from swapd.store.devices import trend as load_trend
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
+    ActivityView,
     Caller,
+    DebugView,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
+    LearningView,
     NewSession,
+    PreflightView,
     QuarantineView,
     Readiness,
     ReconciliationView,
@@ -54,6 +68,7 @@ from swapd.views import (
     Switch,
     SwitchesView,
     TakeBack,
+    TrendPoint,
     WorkerView,
 )
 from swapd.worker.link import WorkerLink
@@ -80,6 +95,10 @@ class SwapdService:
         wall: Callable[[], float] = time.time,
         strict_metrics: bool = False,
         switches: Switches | None = None,
+        settings: SettingsKeeper | None = None,
+        activity: ActivityKeeper | None = None,
+        diagnostics: Diagnostics | None = None,
+        door: ConsoleDoor | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -90,6 +109,7 @@ class SwapdService:
         self._supervisor = supervisor
         self._links = links
         self._desk = desk
+        self._settings = settings
         self._wall = wall
         self._strict_metrics = strict_metrics
         self._refusals: Counter[str] = Counter()
@@ -97,6 +117,9 @@ class SwapdService:
         self.switchboard = switches or Switches(config, store, table.notify, wall)
         admission.stopped = self.switchboard.refusal
         supervisor.migration_off = self.switchboard.migration_off
+        self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
+        self._diagnostics = diagnostics
+        self.door = door or ConsoleDoor(store, TokenFiles(Path(config.database_path).parent))
         self._stopping = trio.Event()
         self._credentials = [
             (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
@@ -119,6 +142,7 @@ class SwapdService:
     # Sessions --------------------------------------------------------------------------------
 
     async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
+        _no_viewer(caller)
         try:
             self._check_ready()
             if (stopped := self.switchboard.refusal()) is not None:
@@ -129,12 +153,17 @@ class SwapdService:
             raise
 
     async def session(self, caller: Caller, session: str) -> SessionView:
-        return (await self._find(caller, session)).view()
+        return self._session(await self._find(caller, session))
 
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
-        return [s.view() for s in self._table if caller.is_operator or s.record.namespace == caller.namespace]
+        every = caller.is_operator or caller.is_viewer
+        return [self._session(s) for s in self._table if every or s.record.namespace == caller.namespace]
+
+    def _session(self, session: LiveSession) -> SessionView:
+        return msgspec.structs.replace(session.view(), waits=self._supervisor.waits(session))
 
     async def cancel_session(self, caller: Caller, session: str) -> SessionView:
+        _no_viewer(caller)
         found = await self._find(caller, session)
         await self._table.finish(found, "cancelled", Code.SESSION_CANCELLED)
         return found.view()
@@ -155,15 +184,20 @@ class SwapdService:
         found = await self._table.find(session)
         own = found.record.namespace == caller.namespace
         # An operator sees every state, but only its own namespace's text (A27).
-        if not own and (content or not caller.is_operator):
+        if not own and (content or not (caller.is_operator or caller.is_viewer)):
             raise SwapdError(Code.SESSION_UNKNOWN)
         return found
 
     # Workers and drains ----------------------------------------------------------------------
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
-        _operator(caller)
+        _reader(caller)
         return [self._worker(link) for link in self._links.values()]
+
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        _reader(caller)
+        self._check_drain(mode)
+        return await self._supervisor.preflight(worker, mode)
 
     async def start_drain(
         self,
@@ -174,21 +208,24 @@ class SwapdService:
         mode: DrainMode = "native",
     ) -> DrainView:
         _operator(caller)
-        self._check_ready()
+        self._check_drain(mode)
         check_deadline(deadline_s)
-        if mode == "park" and self._supervisor.park is None:
-            raise SwapdError(Code.PARKING_OFF)
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
         return await self._supervisor.start(worker, deadline_s, origin, mode)
 
+    def _check_drain(self, mode: DrainMode) -> None:
+        self._check_ready()
+        if mode == "park" and self._supervisor.park is None:
+            raise SwapdError(Code.PARKING_OFF)
+
     async def drain(self, caller: Caller, drain: str) -> DrainView:
-        _operator(caller)
+        _reader(caller)
         return await self._supervisor.view(drain)
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
-        _operator(caller)
-        return await self._supervisor.views()
+    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
+        _reader(caller)
+        return await self._supervisor.views(before)
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)
@@ -237,11 +274,11 @@ class SwapdService:
     # Lent devices ----------------------------------------------------------------------------
 
     async def devices(self, caller: Caller) -> Sequence[DeviceView]:
-        _operator(caller)
+        _reader(caller)
         return self._device_views()
 
     async def device(self, caller: Caller, device: str) -> DeviceView:
-        _operator(caller)
+        _reader(caller)
         return self._device_view(self._find_device(device))
 
     async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
@@ -260,17 +297,36 @@ class SwapdService:
         return self._device_view(found)
 
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
-        _operator(caller)
+        _reader(caller)
         name = self._find_device(device).name
         if not 0 <= since < math.inf:
             raise SwapdError(Code.INVALID_REQUEST, "since is a time in seconds since 1970")
         since = max(since, self._wall() - SAMPLES_KEPT_S)
         return await self._store.read(lambda db: load_samples(db, name, since))
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        _reader(caller)
+        name = self._find_device(device).name
+        step_s = min(span_s, SAMPLES_KEPT_S) / points
+        first = math.floor(self._wall() / step_s) - points + 1
+        return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        _reader(caller)
+        return learning_view(self._find_device(device), self._config)
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
-        _operator(caller)
+        _reader(caller)
         name = self._find_device(device).name
         return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        _reader(caller)
+        return await self._activity.view(since)
+
+    def visit(self, caller: Caller) -> float | None:
+        _reader(caller)
+        return self._activity.visit() if caller.is_operator else self._activity.visit_before()
 
     def _find_device(self, device: str) -> LentDevice:
         if self._desk is None:
@@ -290,10 +346,31 @@ class SwapdService:
         refusal = self._desk.refusal() if self._desk is not None else None
         return None if refusal is None else SwapdError(*refusal)
 
+    # The owner's settings --------------------------------------------------------------------
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        _reader(caller)
+        view = await self._settings_room().view()
+        # Without it nothing can be saved, and it tells nothing about the file's tokens.
+        return view if caller.is_operator else msgspec.structs.replace(view, digest="")
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        _operator(caller)
+        return await self._settings_room().preview(change)
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        _operator(caller)
+        return await self._settings_room().save(change)
+
+    def _settings_room(self) -> SettingsKeeper:
+        if self._settings is None:
+            raise SwapdError(Code.NOT_FOUND, "this service was started without a configuration file")
+        return self._settings
+
     # The service as a whole ------------------------------------------------------------------
 
     async def switches(self, caller: Caller) -> SwitchesView:
-        _operator(caller)
+        _reader(caller)
         return self.switchboard.view()
 
     async def turn_switch(self, caller: Caller, switch: Switch, *, on: bool) -> SwitchesView:
@@ -302,11 +379,11 @@ class SwapdService:
         return self.switchboard.view()
 
     async def reconciliation(self, caller: Caller) -> ReconciliationView:
-        _operator(caller)
+        _reader(caller)
         return self._recovery.report()
 
     async def status(self, caller: Caller) -> StatusView:
-        _operator(caller)
+        _reader(caller)
         ready = self.readiness()
         drains = [view for view in await self._supervisor.views() if view.finished_at is None]
         return StatusView(
@@ -321,8 +398,26 @@ class SwapdService:
             switches=self.switchboard.view(),
         )
 
-    def metrics(self, caller: Caller) -> bytes:
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        _reader(caller)
+        return await self._require_diagnostics().view(self, caller)
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
         _operator(caller)
+        return await self._require_diagnostics().export(self, caller)
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        _operator(caller)
+        return self._require_diagnostics().debug(for_s)
+
+    def _require_diagnostics(self) -> Diagnostics:
+        if self._diagnostics is None:
+            raise SwapdError(Code.NOT_FOUND)
+        return self._diagnostics
+
+    def metrics(self, caller: Caller) -> bytes:
+        _reader(caller)
+        diagnostics = self._diagnostics
         lent = self._desk.devices if self._desk is not None else {}
         scrape = Scrape(tuple(lent), strict=self._strict_metrics)
         put_service(
@@ -335,6 +430,7 @@ class SwapdService:
                 self._links,
                 self._refusals,
                 self.readiness().ready,
+                diagnostics.run_queue.ratio if diagnostics is not None else None,
             ),
         )
         for device in lent.values():
@@ -345,8 +441,7 @@ class SwapdService:
         reasons = []
         if self.stopping:
             reasons.append(str(Code.STOPPING))
-        if self._store.failed:
-            reasons.append(str(Code.STORE_FAILED))
+        reasons.extend(str(code) for code in self._store.trouble())
         if not self._recovery.reconciled:
             reasons.append("reconciling")
         if (stopped := self.switchboard.refusal()) is not None:
@@ -385,14 +480,26 @@ class SwapdService:
     def _check_ready(self) -> None:
         if self.stopping:
             raise SwapdError(Code.STOPPING)
-        if self._store.failed:
-            raise SwapdError(Code.STORE_FAILED)
+        if trouble := self._store.trouble():
+            raise SwapdError(trouble[0], ", ".join(trouble[1:]))
         if not self._recovery.reconciled:
             raise SwapdError(Code.NOT_READY, "reconciling")
 
 
 def _operator(caller: Caller) -> None:
     if not caller.is_operator:
+        raise SwapdError(Code.OPERATOR_REQUIRED)
+
+
+def _reader(caller: Caller) -> None:
+    """Who may look at the service as a whole: operators, and viewers of the console."""
+    if not (caller.is_operator or caller.is_viewer):
+        raise SwapdError(Code.OPERATOR_REQUIRED)
+
+
+def _no_viewer(caller: Caller) -> None:
+    """A viewer changes nothing, and has no text of its own to read."""
+    if caller.is_viewer:
         raise SwapdError(Code.OPERATOR_REQUIRED)
 
 

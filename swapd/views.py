@@ -34,11 +34,43 @@ replay: rebuilt on the target from the transcript, for sessions that permit it;
 cold_replay: the same without the target's prefix cache (to measure what a cold target would cost)."""
 
 
+Role = Literal["owner", "viewer"]
+"""What somebody who is signed in to the console may: everything, or look."""
+
+
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27)."""
+    """Who asks. An operator sees workers, drains and states, not other namespaces' content (A27).
+
+    A viewer sees the same and changes nothing.
+    """
 
     namespace: str
     is_operator: bool = False
+    is_viewer: bool = False
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """A browser that is signed in to the console. `csrf` is what its forms must carry."""
+
+    role: Role
+    caller: Caller
+    csrf: str
+
+
+class NewSignIn(msgspec.Struct, frozen=True):
+    """A sign-in that has just begun: `cookie` is its secret, which the browser alone keeps."""
+
+    cookie: str
+    role: Role
+    lasts_s: float
+
+
+class ConsoleLink(msgspec.Struct, frozen=True):
+    """An address that lets one person in once. The code is its fragment; it is a secret."""
+
+    url: str
+    role: Role
+    valid_s: float
 
 
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +127,8 @@ class SessionView(msgspec.Struct, frozen=True):
     finished_at: float | None = None
     finish_reason: str | None = None
     code: str | None = None
+    waits: str | None = None
+    """Why it makes no token now, where that is known: nobody reads it, or no worker has room for it."""
 
 
 class SessionOutcome(msgspec.Struct, frozen=True):
@@ -132,6 +166,51 @@ class DrainView(msgspec.Struct, frozen=True):
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
     mode: DrainMode = "native"
+
+
+Leave = Literal["move", "park", "replay"]
+"""How a session leaves a worker: with its KV to another one, or to host memory; or rebuilt elsewhere."""
+Would = Literal["move", "park", "replay", "wait", "stay", "end"]
+"""What a drain would do with a session.
+
+move, park, replay  at once
+wait                not at once: `then`, once what `reason` names is over
+stay                it goes on where it is, and the drain stays open until something changes, or it ends
+end                 its last tokens are on their way
+"""
+
+
+class Foreseen(msgspec.Struct, frozen=True):
+    """One session of a pre-flight. `kv_bytes` is what a move of it would copy."""
+
+    session: str
+    state: SessionState
+    accepted: int
+    max_new_tokens: int
+    kv_blocks: int
+    kv_bytes: int
+    would: Would
+    then: Leave | None = None
+    target: str | None = None
+    """The worker that it would go to; None for the park."""
+    reason: str | None = None
+    detail: str | None = None
+    """Names and numbers of the reason, for people."""
+
+
+class PreflightView(msgspec.Struct, frozen=True):
+    """What a drain of `worker` would do if it began now. Nothing is reserved for it."""
+
+    worker: str
+    mode: DrainMode
+    sessions: tuple[Foreseen, ...]
+    copy_bytes: int
+    """What would be copied between workers, and to the park."""
+    copy_s: float | None = None
+    """For how long, at the pace of the latest drains; None where none has been measured."""
+    longest_pause_ms: float | None = None
+    """Of any client of those drains."""
+    drains_measured: int = 0
 
 
 class QuarantineView(msgspec.Struct, frozen=True):
@@ -372,6 +451,50 @@ class SamplePoint(msgspec.Struct, frozen=True):
     engaged: bool
 
 
+class Absorption(msgspec.Struct, frozen=True):
+    """After how many observed seconds a steady load counts as normal; None: never."""
+
+    load_pct: float
+    after_s: float | None
+
+
+class LearnedProfile(msgspec.Struct, frozen=True):
+    """What is learned of one attendance state, in full. `bins`: index of a half percent, and its weight."""
+
+    profile: Literal["locked", "unlocked"]
+    calibrated: bool
+    learned_s: float
+    bins: tuple[tuple[int, float], ...]
+    baseline_pct: float | None
+    target_pct: float | None
+    threshold_pct: float | None
+    absorption: tuple[Absorption, ...] = ()
+    """Of a load just above the threshold and of one just below the cap, where there is room between them."""
+
+
+class LearningView(msgspec.Struct, frozen=True):
+    """What is learned of a device, and the settings that it is learned by; no profiles in fixed mode."""
+
+    mode: str
+    quantile: float
+    half_life_h: float
+    floor_pct: float
+    cap_pct: float
+    profiles: tuple[LearnedProfile, ...]
+
+
+class TrendPoint(msgspec.Struct, frozen=True):
+    """One stretch of a device's load, for a plot: highest reading, last threshold, whether ever engaged.
+
+    `at` is its beginning, seconds since 1970; `load_pct` is None where nothing valid was read.
+    """
+
+    at: float
+    load_pct: float | None
+    threshold_pct: float | None
+    engaged: bool
+
+
 class DeviceEvent(msgspec.Struct, frozen=True):
     """Something that happened to a device: engaged, released, taken_back, vacated, free, lent …"""
 
@@ -380,6 +503,91 @@ class DeviceEvent(msgspec.Struct, frozen=True):
     kind: str
     why: str | None = None
     seconds: float | None = None
+
+
+class DeviceActivity(msgspec.Struct, frozen=True):
+    """What one device did since a time. `given_back` counts give-backs by the reason that began them."""
+
+    device: str
+    lent_s: float
+    pressure_events: int
+    given_back: dict[str, int]
+
+
+class ActivityView(msgspec.Struct, frozen=True):
+    """While you were away. Times are seconds since 1970; `since` is the begin of five minutes.
+
+    `recorded_since` is when recording began, if that was later. `came_first`: how often a device was given
+    back because its owner needed it. `longest_pause_ms`: the longest that a client waited for a move.
+    """
+
+    since: float
+    recorded_since: float | None
+    tokens: int
+    devices: tuple[DeviceActivity, ...]
+    lent_s: float
+    pressure_events: int
+    came_first: int
+    moves: dict[str, int]
+    """Finished moves by outcome."""
+    moved: int
+    """Sessions that went on elsewhere, each time counted."""
+    longest_pause_ms: float | None
+    sentence: str
+    """All of it in one sentence for people."""
+
+
+PartWord = Literal["ok", "waiting", "off", "trouble"]
+
+
+class PartView(msgspec.Struct, frozen=True):
+    """One part of the service. ok; waiting: ends by itself; off: somebody chose so; trouble: look at it."""
+
+    name: str
+    word: PartWord
+    detail: str
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line of the service's log: `fields` is the rest of it as `name=value`."""
+
+    time: str
+    level: str
+    logger: str
+    message: str
+    fields: str
+
+
+class DebugView(msgspec.Struct, frozen=True):
+    """Whether every reading's decision is logged (R129). `until` is seconds since 1970."""
+
+    is_open: bool
+    until: float | None
+    by_configuration: bool
+
+
+class DebugFor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `PUT /v1/diagnostics/debug`: for how long from now; 0 ends it."""
+
+    for_s: float
+
+
+class DiagnosticsView(msgspec.Struct, frozen=True):
+    """`GET /v1/diagnostics`: how the service is. Sizes in bytes, times in seconds since 1970."""
+
+    started_at: float
+    pid: int
+    versions: dict[str, str]
+    parts: tuple[PartView, ...]
+    runqueue_wait_ratio: float | None
+    """Of the time that the service wants a CPU, the share that it waits for one (B8)."""
+    commit_ms_p50: float
+    commit_ms_p95: float
+    arena_bytes: dict[str, int]
+    park_bytes: dict[str, int]
+    debug: DebugView
+    log: tuple[LogLine, ...]
+    """The latest lines, oldest first."""
 
 
 class StatusView(msgspec.Struct, frozen=True):

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from swapd.api import Archive
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
 from swapd.views import (
+    Absorption,
+    ActivityView,
     Caller,
+    DebugView,
+    DeviceActivity,
     DeviceEvent,
     DeviceView,
+    DiagnosticsView,
     DrainView,
     GiveBackView,
+    LearnedProfile,
+    LearningView,
+    LogLine,
+    PartView,
     ProfileView,
     Readiness,
     ReconciliationView,
@@ -25,8 +37,10 @@ from swapd.views import (
     SwitchesView,
     TakeBack,
     TakenBack,
+    TrendPoint,
     WorkerView,
 )
+from tests.signin.memory import MemoryDoor
 
 GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
 
@@ -71,13 +85,68 @@ class LentDevices:
         self.lent: dict[str, DeviceView] = {}
         self.taken: list[tuple[str, TakeBack]] = []
         self.points: list[SamplePoint] = []
+        self.stretches: list[TrendPoint] = []
+        self.learnt = LearningView(
+            "calibrated", 0.75, 72.0, 25.0, 40.0,
+            (
+                LearnedProfile(
+                    "locked", True, 187_200.0, ((4, 60.0), (25, 30.0), (70, 10.0)), 13.0, 40.0, 33.6,
+                    (Absorption(34.0, 46_000.0), Absorption(39.0, 64_000.0)),
+                ),
+                LearnedProfile("unlocked", False, 170.0, ((8, 34.0),), None, None, None),
+            ),
+        )  # fmt: skip
         self.happened: list[DeviceEvent] = []
         self.looks_until_free: int | None = None
         """How often a device that was taken back is looked at until it is free; None: the test decides."""
 
+        self.asked_since: list[float] = []
+        self.happened_since = ActivityView(
+            since=100.0,
+            recorded_since=None,
+            tokens=41_000,
+            devices=(DeviceActivity("gpu0", 22_320.0, 3, {"pressure": 2, "taken_back": 1}),),
+            lent_s=22_320.0,
+            pressure_events=3,
+            came_first=2,
+            moves={"completed_native": 5, "aborted_source_resumed": 1},
+            moved=5,
+            longest_pause_ms=104.0,
+            sentence="Lent 6.2 h, 41,000 tokens served.",
+        )
+        self.exports: list[io.BytesIO] = []
+        self.archive = b"PK" + bytes(200_000)
+        self.logged_for: list[float] = []
+        self.health = DiagnosticsView(
+            started_at=1000.0,
+            pid=77,
+            versions={"swapd": "test", "python": "3.11.7", "kernel": "6.1"},
+            parts=(
+                PartView("store", "ok", "a write takes 0.4 ms, 19 of 20 take under 1.2 ms"),
+                PartView("worker b", "trouble", "dead"),
+            ),
+            runqueue_wait_ratio=0.04,
+            commit_ms_p50=0.4,
+            commit_ms_p95=1.2,
+            arena_bytes={"total": 1 << 20, "lent": 0, "free": 1 << 20},
+            park_bytes={},
+            debug=DebugView(False, None, False),
+            log=(
+                LogLine(
+                    "2026-01-02T03:04:05.000+00:00", "warning", "swapd.x", "sampler is lost", "kind=nvml"
+                ),
+            ),
+        )
+        self.visits = 0
+        self.visit_before: float | None = None
         self.switches_view = SwitchesView()
         self.cleared: list[str] = []
         self.report = ReconciliationView("done", 1.0, 2.0, {"a": "found"}, 1.5, 0.5, {}, (), 0)
+
+    @cached_property
+    def door(self) -> MemoryDoor:
+        """The real door, over tables in memory."""
+        return MemoryDoor()
 
     async def switches(self, caller: Caller) -> SwitchesView:
         return self.switches_view
@@ -166,9 +235,41 @@ class LentDevices:
         self._lent(device)
         return [point for point in self.points if point.at >= since]
 
+    async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
+        self._lent(device)
+        return self.stretches
+
+    async def learning(self, caller: Caller, device: str) -> LearningView:
+        self._lent(device)
+        return self.learnt
+
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         self._lent(device)
         return self.happened
+
+    async def activity(self, caller: Caller, since: float) -> ActivityView:
+        self.asked_since.append(since)
+        return self.happened_since
+
+    def visit(self, caller: Caller) -> float | None:
+        self.visits += 1
+        return self.visit_before
+
+    async def diagnostics(self, caller: Caller) -> DiagnosticsView:
+        return self.health
+
+    async def export_diagnostics(self, caller: Caller) -> Archive:
+        file = io.BytesIO(self.archive)
+        self.exports.append(file)
+        return Archive(file, len(self.archive), "swapd-diagnostics-20260102-030405.zip")
+
+    async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
+        if not 0.0 <= for_s <= 3600.0:
+            raise SwapdError(Code.INVALID_REQUEST, "0 to 3600 seconds")
+        self.logged_for.append(for_s)
+        debug = DebugView(for_s > 0, 2000.0 if for_s else None, False)
+        self.health = msgspec.structs.replace(self.health, debug=debug)
+        return debug
 
     def metrics(self, caller: Caller) -> bytes:
         return b"swapd_ready 1.0\n"

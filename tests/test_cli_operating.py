@@ -1,4 +1,4 @@
-"""`swapd admission`, `migration`, `clear-quarantine` and `reconciliation`, against a service on sockets."""
+"""`admission`, `migration`, `clear-quarantine`, `reconciliation` and `console-link`, on real sockets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
+from swapd.errors import SwapdError
 from swapd.views import Reconciled, ReconciliationView
+from tests.signin.memory import OWNER_TOKEN
 from tests.test_cli import Running
 
 ENTRIES = (
@@ -91,3 +94,26 @@ def test_a_report_that_is_not_finished_says_so(running: Running) -> None:
     shown = running.swapd("reconciliation")
     assert shown.exit_code == 1
     assert "3 sessions are undecided" in shown.stdout
+
+
+def test_a_link_to_the_console_signs_in_once_as_who_it_is_for(running: Running) -> None:
+    url = running.swapd("console-link").stdout.strip()
+    told = json.loads(running.swapd("console-link", "--viewer", "--json").stdout)
+    assert (told["role"], told["valid_s"]) == ("viewer", 900.0)
+    door = running.service.door
+    for link, role in ((url, "owner"), (told["url"], "viewer")):
+        assert link.startswith("http://127.0.0.1:")
+        code = link.partition("/sign-in#")[2]
+        assert trio.run(door.sign_in, code, None).role == role
+        with pytest.raises(SwapdError):
+            trio.run(door.sign_in, code, None)
+
+
+def test_new_tokens_sign_everybody_out(running: Running) -> None:
+    door = running.service.door
+    made = trio.run(door.sign_in, OWNER_TOKEN, None)
+    assert running.swapd("console-link", "--new-tokens").exit_code == 0
+    with pytest.raises(SwapdError):
+        door.signed_in(made.cookie)
+    with pytest.raises(SwapdError):
+        trio.run(door.sign_in, OWNER_TOKEN, None)

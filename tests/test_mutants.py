@@ -11,6 +11,7 @@ import pytest
 from ops.mutating.sites import mutants
 from ops.mutating.trial import module_name
 
+pytestmark = pytest.mark.once
 ROOT = Path(__file__).resolve().parent.parent
 MODULE = '''
 """A docstring with 1 in it."""

@@ -194,3 +194,18 @@ async def test_samples_and_events_come_from_the_store(tmp_path: Path) -> None:
         with pytest.raises(SwapdError) as refused:
             await each.service.samples(OPERATOR, "gpu0", float("nan"))
         assert refused.value.code is Code.INVALID_REQUEST
+
+
+async def test_what_happened_meanwhile_is_for_operators(tmp_path: Path) -> None:
+    async with lending(tmp_path) as each:
+        doors, now = each.service, time.time()
+        with pytest.raises(SwapdError) as refused:
+            await doors.activity(TENANT, now)
+        assert refused.value.code is Code.OPERATOR_REQUIRED
+        with pytest.raises(SwapdError) as refused:
+            doors.visit(TENANT)
+        assert refused.value.code is Code.OPERATOR_REQUIRED
+        await each.world.store.commit(lambda db: add_device_event(db, DeviceEvent(now, "gpu0", "engaged")))
+        view = await doors.activity(OPERATOR, now - 3600)
+        assert [(one.device, one.pressure_events) for one in view.devices] == [("gpu0", 1)]
+        assert doors.visit(OPERATOR) is None

@@ -198,10 +198,10 @@ def test_root_gets_the_system_packages_that_the_tests_need(
     _test_packages.ensure(environment(tmp_path / "venv"))
     assert [command.split("Timeout=120 ")[1] for command in ran] == [
         "update",
-        "install -y --no-install-recommends dbus python3-dbusmock",
+        "install -y --no-install-recommends dbus python3-dbusmock chromium",
     ]
     assert (
-        "installing the system packages dbus and python3-dbusmock for the tests ..."
+        "installing the system packages dbus, python3-dbusmock, chromium for the tests ..."
         in capsys.readouterr().err
     )
 
@@ -214,7 +214,7 @@ def test_others_are_told_the_command_that_installs_the_system_packages(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     env = environment(tmp_path / "venv")
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    command = "sudo apt-get install -y --no-install-recommends dbus python3-dbusmock"
+    command = "sudo apt-get install -y --no-install-recommends dbus python3-dbusmock chromium"
     with pytest.raises(_setup.SetupError, match=command):
         _test_packages.ensure(env)
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -222,8 +222,8 @@ def test_others_are_told_the_command_that_installs_the_system_packages(
         _test_packages.ensure(env)
 
 
-@pytest.mark.parametrize("missing", ["dbus-daemon", "dbusmock"])
-def test_a_missing_bus_or_module_is_noticed(
+@pytest.mark.parametrize("missing", ["dbus-daemon", "chromium", "dbusmock"])
+def test_a_missing_program_or_module_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """Where Debian's folder is not there, the system's Python is asked."""

@@ -54,10 +54,10 @@ class SessionRoutes:
         check_cursor(view, after)
         if view.state in TERMINAL and after == view.cursor:
             # H25: an EventSource takes 204 as "do not come back".
-            return Response(status=204)
+            return Response(b"", 204)
         if request.method == "HEAD":
             # A subscription counts as a reader (H32), and a HEAD reads nothing.
-            return Response(status=200, headers=SSE_HEADERS)
+            return Response(b"", 200, SSE_HEADERS)
         subscription = self._service.subscribe(who, session, after, notices=notices)
         events = EventStream(subscription, after, self._timers)
         answer = Response(events, 200, SSE_HEADERS)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import trio
 
 from ops.crashing.judge import Fault, MoveRow
-from ops.crashing.pace import PACES
+from ops.crashing.pace import PACES, Pace
 from swapd.client import Unreachable
 from tests.e2e.deployment import TOKEN, Deployment
 
@@ -32,8 +32,8 @@ COORDINATOR: Final = "coordinator"
 class Stage:
     """One deployment with failpoints, used by many cells."""
 
-    def __init__(self, engine: str, model: str, step_ms: float) -> None:
-        self.pace = PACES[engine]
+    def __init__(self, engine: str, model: str, step_ms: float, pace: Pace | None = None) -> None:
+        self.pace = pace or PACES[engine]
         self.deployment = Deployment(
             engine,
             model,
@@ -215,7 +215,7 @@ class Stage:
         return faults + [Fault("left", text) for text in held]
 
     async def _held(self) -> list[str]:
-        metrics = await trio.to_thread.run_sync(self._metrics)
+        metrics = await self.metrics()
         held = [
             f"{name} is {value:g}"
             for name, value in metrics.items()
@@ -233,8 +233,12 @@ class Stage:
 
     async def fenced(self) -> float:
         """How many messages of those who are not the owner any more were refused."""
-        metrics = await trio.to_thread.run_sync(self._metrics)
+        metrics = await self.metrics()
         return sum(count for name, count in metrics.items() if name.startswith("swapd_fenced_messages_total"))
+
+    async def metrics(self) -> dict[str, float]:
+        """Every sample of `/metrics`, by name and labels."""
+        return await trio.to_thread.run_sync(self._metrics)
 
     def _metrics(self) -> dict[str, float]:
         url = f"{self.deployment.announced()}/metrics"

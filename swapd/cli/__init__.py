@@ -11,10 +11,11 @@ import click
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
 from swapd.cli.calibrating import calibration
+from swapd.cli.diagnosing import diagnostics
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
 from swapd.cli.lending import devices, lend, take_back
-from swapd.cli.operating import admission, clear_quarantine, migration, reconciliation
+from swapd.cli.operating import admission, clear_quarantine, console_link, migration, reconciliation
 from swapd.cli.replaying import replay_readings
 from swapd.cli.serving import check_config, quickstart, sampler, serve, worker
 from swapd.cli.showing import cancel, drains, sessions, status
@@ -50,6 +51,8 @@ for command in (
     migration,
     clear_quarantine,
     reconciliation,
+    diagnostics,
+    console_link,
     calibration,
     replay_readings,
 ):

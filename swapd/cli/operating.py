@@ -11,7 +11,7 @@ from swapd.cli import place
 from swapd.cli.boundary import EXIT_NOT_AS_ASKED, refusals_as_json
 
 if TYPE_CHECKING:
-    from swapd.views import Switch, SwitchesView
+    from swapd.views import Role, Switch, SwitchesView
 
 
 @click.command(short_help="Stop or reopen admission of new sessions.")
@@ -92,6 +92,33 @@ def reconciliation(config: Path | None, socket_dir: Path | None, as_json: bool) 
         output.print_reconciliation(report)
     if report.state != "done":
         click.get_current_context().exit(EXIT_NOT_AS_ASKED)
+
+
+@click.command("console-link", short_help="Make a link that signs one browser in to the console.")
+@click.option("--viewer", is_flag=True, help="For somebody who may look and change nothing.")
+@click.option("--new-tokens", is_flag=True, help="First make both tokens anew, which signs everybody out.")
+@place.place_options
+@place.json_option
+def console_link(
+    viewer: bool, new_tokens: bool, config: Path | None, socket_dir: Path | None, as_json: bool
+) -> None:
+    """Print a link to the console of a running service. It works once, for 15 minutes.
+
+    Whoever has it first is signed in, so give it to nobody but the one it is for.
+    """
+    from swapd.cli import output
+    from swapd.ops.client import ask
+
+    role: Role = "viewer" if viewer else "owner"
+    with refusals_as_json(as_json):
+        link = ask(
+            place.find(config, socket_dir).socket_dir,
+            lambda ops: ops.console_link(role, new_tokens=new_tokens),
+        )
+    if as_json:
+        output.print_json(link)
+    else:
+        click.echo(link.url)
 
 
 def _turn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +52,14 @@ def serve(config: Path) -> None:
     trio.run(partial(run_service, config, announce=_announce))
 
 
-def _announce(host: str, port: int) -> None:
+def _announce(host: str, port: int, link: Callable[[], str]) -> None:
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"swapd serves http://{shown}:{port}")
+    # A link is for a person's eyes: what is no terminal is somebody's log.
+    if sys.stdout.isatty():
+        click.echo(f"Owner console, for 15 minutes and one sign-in: {link()}")
+    else:
+        click.echo("Owner console: `swapd console-link` makes a link")
 
 
 @click.command(short_help="Run one worker by hand.")

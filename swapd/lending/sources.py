@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import trio
@@ -13,6 +14,7 @@ from swapd.devices.link import Kind, SamplerLink
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
 from swapd.messages.sampler import Measurement
+from swapd.pressure.debug_window import DebugWindow
 from swapd.pressure.keeper import CalibrationKeeper
 from swapd.pressure.texts import load_text
 from swapd.pressure.tracker import PressureTracker
@@ -35,8 +37,11 @@ class DeviceSources:
         self._measures = owner.gpu_pressure.enabled
         self.keeper = CalibrationKeeper(config, config_path)
         self.attendance = AttendanceWatch(owner, desk.attendance_changed, desk.game_changed)
+        self.debug = DebugWindow(time.monotonic, by_configuration=owner.debug_decisions)
         self.trackers = {
-            name: PressureTracker(device, config, self.keeper, store, on_decision=desk.decided)
+            name: PressureTracker(
+                device, config, self.keeper, store, on_decision=desk.decided, debug=self.debug
+            )
             for name, device in desk.devices.items()
         }
         self.samplers: dict[Kind, SamplerLink] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec import UNSET, UnsetType
@@ -9,10 +10,11 @@ from msgspec import UNSET, UnsetType
 from swapd.config import Config, PressureConfig
 from swapd.lending.device import LentDevice, Verdict
 from swapd.lending.reasons import Why
-from swapd.pressure.bounds import fixed_threshold_pct, gap_limit_s
+from swapd.pressure.absorption import absorbed_after_s
+from swapd.pressure.bounds import effective_cap_pct, fixed_threshold_pct, gap_limit_s
 from swapd.pressure.reading import Profile, ProfileSummary
 from swapd.pressure.texts import fixed_text, threshold_text
-from swapd.views import DeviceView, ProfileView, TakenBack
+from swapd.views import Absorption, DeviceView, LearnedProfile, LearningView, ProfileView, TakenBack
 
 T = TypeVar("T")
 
@@ -169,3 +171,40 @@ def _profile_view(summary: ProfileSummary, warmup_samples: int) -> ProfileView:
 def _known(value: T | None) -> T | UnsetType:
     """What is not known yet has no key (R66)."""
     return UNSET if value is None else value
+
+
+def learning_view(device: LentDevice, config: Config) -> LearningView:
+    """The histograms of a device with what follows from them."""
+    pressure = config.owner.gpu_pressure
+    return LearningView(
+        mode=effective_mode(pressure),
+        quantile=pressure.learn_quantile,
+        half_life_h=pressure.learn_half_life_h,
+        floor_pct=pressure.floor_pct,
+        cap_pct=effective_cap_pct(pressure),
+        profiles=tuple(
+            LearnedProfile(
+                profile=summary.profile,
+                calibrated=summary.calibrated,
+                learned_s=summary.learned_s,
+                bins=summary.bins,
+                baseline_pct=summary.baseline_pct,
+                target_pct=summary.target_pct,
+                threshold_pct=summary.threshold_pct,
+                absorption=_absorption(summary, pressure),
+            )
+            for summary in summaries(device, pressure)
+        ),
+    )
+
+
+def _absorption(summary: ProfileSummary, pressure: PressureConfig) -> tuple[Absorption, ...]:
+    if summary.threshold_pct is None or summary.target_pct is None:
+        return ()
+    threshold, target = summary.threshold_pct, summary.target_pct
+    lowest, highest = math.floor(threshold) + 1.0, math.ceil(effective_cap_pct(pressure)) - 1.0
+    return tuple(
+        Absorption(load, absorbed_after_s(pressure, summary.bins, threshold, target, load))
+        for load in dict.fromkeys((lowest, highest))
+        if lowest <= highest
+    )

@@ -64,6 +64,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
     """Prompt and output positions computed by prefill for sessions that came with outputs."""
     swept: int = 0
     """Imports that nobody completed, freed by the sweep."""
+    tasks: int = 0
+    """Trio tasks of the process that have not ended."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

@@ -14,6 +14,7 @@ import msgspec
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
 from swapd.views import (
+    DebugView,
     DeviceEvent,
     DeviceView,
     DrainMode,
@@ -21,6 +22,7 @@ from swapd.views import (
     NewSession,
     Readiness,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
     Switch,
@@ -167,6 +169,14 @@ class Reconciliation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     """What the last start found of the run before it. Answer: `ReconciliationAnswer`."""
 
 
+class ConsoleLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="console_link"):
+    """Make a one-time link to the console; with `new_tokens`, first make both tokens anew, which signs
+    everybody out. Answer: `ConsoleLinkAnswer`."""
+
+    role: Role = "owner"
+    new_tokens: bool = False
+
+
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="metrics"):
     """The text of `GET /metrics`. Answer: `MetricsAnswer`."""
 
@@ -177,9 +187,21 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sch
     worker: str
 
 
+class ExportDiagnostics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="export_diagnostics"):
+    """The archive of `GET /v1/diagnostics/archive`. Answer: `DiagnosticsAnswer`."""
+
+
+class LogDecisions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="log_decisions"):
+    """Log every reading's decision for that long; 0 ends it (R129). Answer: `DebugAnswer`."""
+
+    for_s: float
+
+
 OpsCommand = (
     Ping
     | Status
+    | ExportDiagnostics
+    | LogDecisions
     | Workers
     | Sessions
     | Session
@@ -200,6 +222,7 @@ OpsCommand = (
     | TurnSwitch
     | ClearQuarantine
     | Reconciliation
+    | ConsoleLink
     | Metrics
     | Schedule
 )
@@ -299,6 +322,14 @@ class DeviceEventsAnswer(msgspec.Struct, frozen=True, tag="device_events"):
     events: tuple[DeviceEvent, ...]
 
 
+class ConsoleLinkAnswer(msgspec.Struct, frozen=True, tag="console_link"):
+    """`valid_s` from now on, and once."""
+
+    url: str
+    role: Role
+    valid_s: float
+
+
 class MetricsAnswer(msgspec.Struct, frozen=True, tag="metrics"):
     text: str
 
@@ -319,6 +350,17 @@ class Error(msgspec.Struct, frozen=True, tag="error"):
     retry_after_s: float | None = None
 
 
+class DiagnosticsAnswer(msgspec.Struct, frozen=True, tag="diagnostics"):
+    """The archive of an export, base64 on the wire; `name` is what to call it."""
+
+    name: str
+    archive: bytes
+
+
+class DebugAnswer(msgspec.Struct, frozen=True, tag="debug"):
+    debug: DebugView
+
+
 OpsAnswer = (
     Pong
     | StatusAnswer
@@ -335,8 +377,11 @@ OpsAnswer = (
     | DeviceAnswer
     | SamplesAnswer
     | DeviceEventsAnswer
+    | ConsoleLinkAnswer
     | MetricsAnswer
     | ScheduleAnswer
+    | DiagnosticsAnswer
+    | DebugAnswer
     | Error
 )
 

@@ -10,7 +10,9 @@ The deadline never ends a session (H58). Each session has exactly one outcome in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from swapd.errors import Code, SwapdError
@@ -143,8 +145,8 @@ class DrainBook:
         """Close the book on request (H61). True unless it was over already."""
         return not self.over and self._enter("cancelled", now)
 
-    def view(self) -> DrainView:
-        """What callers see."""
+    def view(self, now: Mapping[str, SessionOutcome] = MappingProxyType({})) -> DrainView:
+        """What callers see. `now`: what is known of sessions at this moment, beyond what was noted."""
         return DrainView(
             id=self.id,
             worker=self.worker,
@@ -153,7 +155,7 @@ class DrainBook:
             created_at=self.created_at,
             deadline_s=self.deadline_s,
             finished_at=self.finished_at,
-            sessions=tuple(self.outcomes.values()),
+            sessions=tuple({**self.outcomes, **now}.values()),
             mode=self.mode,
         )
 

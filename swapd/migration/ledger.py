@@ -7,7 +7,7 @@ stays within the usable blocks, the engine never has to preempt, and preemption 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
@@ -82,6 +82,15 @@ class CapacityLedger:
         capacity = self._workers.get(worker)
         if capacity is not None:
             capacity.charges.pop(session, None)
+
+    def copy(self) -> CapacityLedger:
+        """The same promises in a ledger of its own: to try out what would fit."""
+        trial = CapacityLedger()
+        trial._workers = {
+            name: replace(capacity, charges=dict(capacity.charges))
+            for name, capacity in self._workers.items()
+        }
+        return trial
 
     def total_charges(self) -> int:
         """Open promises over all workers (`swapd_open_reservations`, H49)."""

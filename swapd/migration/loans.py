@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import trio
 
 from swapd.config import Config
-from swapd.errors import Code, SwapdError
+from swapd.errors import SwapdError
 from swapd.messages.from_worker import EngineInfo
-from swapd.messages.generation import PARK, Lease
-from swapd.migration.ledger import CapacityLedger, blocks_for
+from swapd.messages.generation import Lease
+from swapd.migration.ledger import CapacityLedger
+from swapd.migration.loan_book import LoanBook
 from swapd.migration.move import Move
 from swapd.sessions.live import LiveSession
 from swapd.transport.arena import Arena
@@ -31,39 +32,22 @@ class Loans:
         leases: LeaseBook | None,
         arena_refusal: SwapdError | None,
     ) -> None:
-        self.moving = 0
-        self._ceiling = config.max_concurrent_migrations
+        leases = leases if arena is not None else None
+        self.book = LoanBook(ledger, leases, config.max_concurrent_migrations, arena_refusal)
         self._ledger = ledger
         self._arena = arena
         self._leases = leases
         self._arena_refusal = arena_refusal
 
-    def lend(self, session: LiveSession, target: str, info: EngineInfo) -> Lease:
-        """Lend all or nothing for a move of `session` to `target`; `info` is the source engine's.
+    @property
+    def moving(self) -> int:
+        return self.book.moving
 
-        Raises `arena_unavailable`, `arena_too_small` (with both sizes), `arena_exhausted`, `target_full`.
-        """
-        arena, leases = self._arena, self._leases
-        if arena is None or leases is None:
-            raise self._arena_refusal or SwapdError(Code.ARENA_UNAVAILABLE)
-        budget = session.record.spec().budget
-        # The whole budget: a session can never outgrow its lease while it is copied.
-        size = blocks_for(budget, info.block_tokens) * info.block_bytes
-        if not leases.fits(size):
-            raise SwapdError(
-                Code.ARENA_TOO_SMALL, f"{size} bytes needed, the arena has {leases.capacity_bytes}"
-            )
-        if self._ceiling is not None and self.moving >= self._ceiling:
-            raise SwapdError(Code.ARENA_EXHAUSTED, f"{self.moving} moves are under way")  # H76
-        # The park has no blocks: its room is promised by itself (B3).
-        if target != PARK and not self._ledger.charge(target, session.id, budget):
-            raise SwapdError(Code.TARGET_FULL)
-        lease = leases.grant(size)
-        if lease is None:
-            self._ledger.free(target, session.id)
-            raise SwapdError(Code.ARENA_EXHAUSTED)
-        arena.publish(lease)
-        self.moving += 1
+    def lend(self, session: LiveSession, target: str, info: EngineInfo) -> Lease:
+        """Lend all or nothing for a move of `session` to `target`; raises what `LoanBook.lend` does."""
+        lease = self.book.lend(session.id, session.record.spec().budget, target, info)
+        assert self._arena is not None
+        self._arena.publish(lease)
         return lease
 
     def transfer(self) -> dict[str, str | int | bool | None]:
@@ -89,7 +73,7 @@ class Loans:
 
     def settle(self, move: Move) -> None:
         """Keep the charge where the session lives, drop the other; drop both if it has ended (H49)."""
-        self.moving -= 1
+        self.book.moving -= 1
         session = move.session
         owner = session.record.owner
         for worker in (move.source.worker, move.target.worker):

@@ -42,6 +42,8 @@ class Refusal(msgspec.Struct, frozen=True):
     session: str
     code: Code
     retry: bool
+    detail: str | None = None
+    """Names and numbers, for people."""
 
 
 def plan(

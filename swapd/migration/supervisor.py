@@ -23,14 +23,17 @@ from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
 from swapd.messages.generation import PARK
+from swapd.migration.departures import Sight, depart
 from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
-from swapd.migration.planner import Assignment, Refusal, plan
+from swapd.migration.planner import Assignment, Refusal
+from swapd.migration.preflight import pace
 from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
+from swapd.migration.rehearsal import REBUILDS, Rehearsal
 from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
@@ -45,14 +48,12 @@ from swapd.store.drains import load_drain, recent_drains, save_drain
 from swapd.store.moves import finish_move, plan_move
 from swapd.transport.arena import Arena
 from swapd.transport.leases import LeaseBook
-from swapd.views import DrainMode, DrainOrigin, DrainView
+from swapd.views import DrainMode, DrainOrigin, DrainView, PreflightView, SessionOutcome
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.migration")
 
 EVALUATE_EVERY_S: Final = 0.5
-PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
-"""Refusals for which a session may be parked instead: it is no worker's fault, and time may change it."""
 DRAINS_SHOWN: Final = 100
 
 
@@ -124,11 +125,7 @@ class MigrationSupervisor:
         self, worker: str, deadline_s: float, origin: DrainOrigin, mode: DrainMode = "native"
     ) -> DrainView:
         """Begin a drain; admission is closed before anything else is looked at (H51)."""
-        if worker not in self._links:
-            raise SwapdError(Code.WORKER_UNKNOWN, f"the workers are {', '.join(sorted(self._links))}")
-        running = self.draining(worker)
-        if running is not None:
-            raise SwapdError(Code.DRAIN_EXISTS, running.id)
+        self._drainable(worker)
         book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
         self._books[book.id] = book
         self._admission.close(worker, "drain", f"worker {worker} is draining")
@@ -143,7 +140,31 @@ class MigrationSupervisor:
             if wave.target == worker:
                 wave.withdraw(Code.NO_TARGET)
         self._launch(book)
-        return book.view()
+        return self._live(book)
+
+    async def preflight(self, worker: str, mode: DrainMode = "native") -> PreflightView:
+        """What `start` would do with each session now; nothing is reserved. Raises what `start` raises."""
+        source = self._drainable(worker)
+        measured = pace(await self.views())
+        rehearsal = Rehearsal(
+            source,
+            [session for session in self._table.owned_by(worker) if not session.ended],
+            mode,
+            lambda ledger: self._sight(source, ledger),
+            self.loans.book.copy(),
+            self._recovery,
+            self._gate,
+        )
+        return rehearsal.view(lambda refusal: self._detail(refusal, worker), measured)
+
+    def _drainable(self, worker: str) -> WorkerLink:
+        link = self._links.get(worker)
+        if link is None:
+            raise SwapdError(Code.WORKER_UNKNOWN, f"the workers are {', '.join(sorted(self._links))}")
+        running = self.draining(worker)
+        if running is not None:
+            raise SwapdError(Code.DRAIN_EXISTS, running.id)
+        return link
 
     def open_drains(self) -> list[DrainBook]:
         """Drains that are running or blocked."""
@@ -161,16 +182,27 @@ class MigrationSupervisor:
         """Raises `drain_unknown`."""
         book = self._books.get(drain)
         if book is not None:
-            return book.view()
+            return self._live(book)
         record = await self._store.read(lambda db: load_drain(db, drain))
         if record is None:
             raise SwapdError(Code.DRAIN_UNKNOWN)
         return drain_view(record)
 
-    async def views(self) -> Sequence[DrainView]:
-        """The latest drains, newest first."""
-        records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN))
-        live = {book.id: book.view() for book in self._books.values()}
+    def _live(self, book: DrainBook) -> DrainView:
+        """The book as it is, with how far the moves under way are and who still waits (H54)."""
+        if book.over:
+            return book.view()
+        now = {session.id: SessionOutcome(session.id, None, None, "planned") for session in self._left(book)}
+        now = {name: outcome for name, outcome in now.items() if name not in book.outcomes}
+        for move in [move for wave in self._waves.get(book.id, []) for move in wave.moves]:
+            if move.session.move == move.id:
+                now[move.session.id] = move.result()
+        return book.view(now)
+
+    async def views(self, before: str | None = None) -> Sequence[DrainView]:
+        """The latest drains, newest first; with `before`, those that began before that one."""
+        records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN, before))
+        live = {book.id: self._live(book) for book in self._books.values()}
         return [live.get(record.id) or drain_view(record) for record in records]
 
     async def cancel(self, drain: str) -> DrainView:
@@ -207,7 +239,7 @@ class MigrationSupervisor:
                     left = {session.id for session in self._left(book)} | self._travelling(book)
                     seen |= left
                     left |= self._undecided(seen)
-                    self._note_departed(book, seen - left)
+                    await self._note_departed(book, seen - left)
                     # First, so that a deadline that has passed already finds out what is in the way.
                     self._send_off(book, self._left(book), nursery)
                     if book.evaluate(left, self._wall()):
@@ -217,7 +249,7 @@ class MigrationSupervisor:
             if book.state == "cancelled":
                 # Who ended since the last look has an own outcome; only who is here was cancelled (H54).
                 here = {session.id for session in self._left(book)} | self._undecided(seen)
-                self._note_departed(book, seen - here)
+                await self._note_departed(book, seen - here)
                 for name in here:
                     book.ended(name, "cancelled", Code.DRAIN_CANCELLED)
             await self._save(book)
@@ -243,13 +275,13 @@ class MigrationSupervisor:
         sessions = (self._table.get(name) for name in seen)
         return {s.id for s in sessions if s is not None and self._recovery.undecided(s)}
 
-    def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
+    async def _note_departed(self, book: DrainBook, gone: set[str]) -> None:
         """Sessions that ended where they were, or were rebuilt elsewhere (H59, A21)."""
         for name in gone:
             old = book.outcomes.get(name)
             if old is not None and old.outcome in FINAL_OUTCOMES:
                 continue
-            session = self._table.get(name)
+            session = await self._stored(name)
             state = session.record.state if session is not None else "completed"
             landed = session is None or (session.record.owner, session.record.epoch) == book.landed.get(name)
             if state == "failed":
@@ -267,6 +299,15 @@ class MigrationSupervisor:
                 rebuilt = session.rebuilt_positions if session is not None else 0
                 book.ended(name, "completed_replay", reason, rebuilt)
 
+    async def _stored(self, session: str) -> LiveSession | None:
+        """A session as it is, however long ago it ended; None once its retention is over."""
+        try:
+            return await self._table.find(session)
+        except SwapdError as error:
+            if error.code != Code.SESSION_UNKNOWN:
+                raise
+            return None
+
     def _send_off(self, book: DrainBook, left: list[LiveSession], nursery: trio.Nursery) -> None:
         """Plan what can leave now and let it go."""
         source = self._links.get(book.worker)
@@ -277,7 +318,7 @@ class MigrationSupervisor:
         here = [s for s in left if s.move is None and not s.recovering and book.may_try(s.id, now)]
         if not here:
             return
-        if book.mode in ("replay", "cold_replay"):
+        if book.mode in REBUILDS:
             for session in here:
                 reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
                 if reason is not None:
@@ -285,33 +326,33 @@ class MigrationSupervisor:
                 # If it is still here at the next look, nobody took it: that was no reason to ask at once.
                 book.put_off(session.id, now)
             return
-        assignments, refusals = plan(
-            candidate(source, self._ledger, self._admission),
-            [candidate(link, self._ledger, self._admission) for link in self._links.values()],
+        leave, stay = depart(
+            self._sight(source, self._ledger),
             [traveller(session) for session in here],
-            migration_enabled=self.migration_off() is None,
-            certified=self._config.self_certify,
+            parks=lambda session: self.park is not None and book.parks(session),
+            borrow=lambda assignment: self._begin(book, source, assignment),
         )
-        for refusal in refusals:
-            if refusal.code in PARKABLE and self.park is not None and book.parks(refusal.session):
-                assignments.append(Assignment(refusal.session, PARK))
-                continue
-            detail = self._detail(refusal, source.name)
-            book.waiting(refusal.session, str(refusal.code), "planned", detail)
+        for refusal in stay:
+            detail = refusal.detail or self._detail(refusal, source.name)
+            told = book.waiting(refusal.session, str(refusal.code), "planned", detail)
+            if told and not refusal.retry and refusal.code is not Code.ALREADY_FINISHED:
+                log.warning("move refused", extra={"session": refusal.session, "code": refusal.code})
         by_target: dict[str, list[Move]] = {}
-        for assignment in assignments:
-            try:
-                move = self._begin(book, source, assignment)
-            except SwapdError as error:
-                if book.waiting(assignment.session, str(error.code), "planned", error.detail or None):
-                    log.warning("move refused", extra={"session": assignment.session, "code": error.code})
-                continue
-            by_target.setdefault(assignment.target, []).append(move)
+        for departure in leave:
+            by_target.setdefault(departure.target, []).append(departure.loan)
         for target, moves in by_target.items():
             batch = f"bat_{secrets.token_hex(6)}"
             wave = Wave(self._config, self._table, source, self._peer(target), batch, moves)
             self._waves[book.id].append(wave)
             nursery.start_soon(self._carry, book, wave)
+
+    def _sight(self, source: WorkerLink, ledger: CapacityLedger) -> Sight:
+        return Sight(
+            candidate(source, ledger, self._admission),
+            [candidate(link, ledger, self._admission) for link in self._links.values()],
+            migration_enabled=self.migration_off() is None,
+            certified=self._config.self_certify,
+        )
 
     def _detail(self, refusal: Refusal, source: str) -> str | None:
         """For people: who holds the targets' places (H48), or how far the session is (H56)."""
@@ -374,6 +415,15 @@ class MigrationSupervisor:
     def can_park(self, session: LiveSession) -> bool:
         """Whether the park would take a session, now or soon."""
         return self._gate is not None and self._gate.could_take(session)
+
+    def waits(self, session: LiveSession) -> Code | None:
+        """Why a session makes no token now: it is held, or parked and may go to no worker."""
+        if session.over or session.recovering or session.move is not None:
+            return None
+        if not session.producing:
+            return Code.NO_READER
+        parked = session.record.state == "parked"
+        return self._gate.waits_for(session) if parked and self._gate is not None else None
 
     def park_soon(self, session: LiveSession) -> None:
         """Have the drain of its worker park a session, should there be no worker for it."""

@@ -20,12 +20,14 @@ from swapd.messages.from_worker import StepRecord
 from swapd.transport.paths import ipc_endpoint
 from swapd.transport.sockets import TrioSocket, open_socket
 from swapd.views import (
+    DebugView,
     DeviceEvent,
     DeviceView,
     DrainMode,
     DrainView,
     NewSession,
     ReconciliationView,
+    Role,
     SamplePoint,
     SessionView,
     Switch,
@@ -115,11 +117,20 @@ class OpsClient:
     async def clear_quarantine(self, worker: str) -> WorkerView:
         return (await self._call(ops.ClearQuarantine(worker), ops.WorkerAnswer)).worker
 
+    async def console_link(self, role: Role = "owner", *, new_tokens: bool = False) -> ops.ConsoleLinkAnswer:
+        return await self._call(ops.ConsoleLink(role, new_tokens), ops.ConsoleLinkAnswer)
+
     async def reconciliation(self) -> ReconciliationView:
         return (await self._call(ops.Reconciliation(), ops.ReconciliationAnswer)).report
 
     async def metrics(self) -> str:
         return (await self._call(ops.Metrics(), ops.MetricsAnswer)).text
+
+    async def export_diagnostics(self) -> ops.DiagnosticsAnswer:
+        return await self._call(ops.ExportDiagnostics(), ops.DiagnosticsAnswer)
+
+    async def log_decisions(self, for_s: float) -> DebugView:
+        return (await self._call(ops.LogDecisions(for_s), ops.DebugAnswer)).debug
 
     async def schedule(self, worker: str) -> tuple[StepRecord, ...]:
         """Take the worker's oldest recorded steps; if cancelled they may be lost."""

@@ -32,6 +32,8 @@ COMMAND_TIMEOUT_S: Final = 30.0
 SEND_TIMEOUT_S: Final = 5.0
 BETWEEN_POLLS_S: Final = 0.2
 """A client that polls is back within this, and hears then that the service stops."""
+MAX_ARCHIVE_BYTES: Final = ops.MAX_ANSWER_BYTES * 11 // 16
+"""In base64 it must fit into an answer."""
 SOCKET_MAX_BYTES: Final = 8 << 20
 """Above the size that is answered with `frame_too_large`; beyond this the connection is closed (H95)."""
 OPERATOR: Final = Caller("operators", is_operator=True)
@@ -177,10 +179,30 @@ class OpsServer:
                 return ops.WorkerAnswer(await service.clear_quarantine(caller, worker))
             case ops.Reconciliation():
                 return ops.ReconciliationAnswer(await service.reconciliation(caller))
+            case ops.ConsoleLink(role, new_tokens):
+                if new_tokens:
+                    await service.door.new_tokens(caller)
+                link = service.door.link(caller, role)
+                return ops.ConsoleLinkAnswer(link.url, link.role, link.valid_s)
             case ops.Metrics():
                 return ops.MetricsAnswer(service.metrics(caller).decode())
+            case ops.ExportDiagnostics():
+                return await self._export()
+            case ops.LogDecisions(for_s):
+                return ops.DebugAnswer(await service.log_decisions(caller, for_s))
             case ops.Schedule(worker):
                 return ops.ScheduleAnswer((await service.schedule(caller, worker)).steps)
+
+    async def _export(self) -> ops.OpsAnswer:
+        archive = await self._service.export_diagnostics(self._caller)
+        with archive.file as file:
+            if archive.size_bytes > MAX_ARCHIVE_BYTES:
+                told = (
+                    f"the archive has {archive.size_bytes} bytes; fetch it from GET /v1/diagnostics/archive"
+                )
+                raise SwapdError(Code.FRAME_TOO_LARGE, told)
+            data: bytes = await trio.to_thread.run_sync(file.read)
+        return ops.DiagnosticsAnswer(archive.name, data)
 
     async def _events(self, client: bytes, command: ops.Events) -> ops.OpsAnswer:
         if not 1 <= command.max_events <= ops.MAX_EVENTS or not 0 <= command.wait_s <= ops.MAX_WAIT_S:

@@ -7,12 +7,22 @@ may make way, and a promise has to fit beside the other promises alone.
 
 from __future__ import annotations
 
+import copy
 import mmap
+
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import EngineInfo
+from swapd.migration.ledger import blocks_for
 
 
 def whole_pages(size: int) -> int:
     """Memory is lent in whole pages."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def park_size(positions: int, info: EngineInfo) -> int:
+    """Bytes that a session of so many positions takes, made by engines of that kind."""
+    return whole_pages(blocks_for(positions, info.block_tokens) * info.block_bytes)
 
 
 class ParkLedger:
@@ -55,6 +65,12 @@ class ParkLedger:
         self._promised[move] = size
         return True
 
+    def expect(self, move: str, positions: int, info: EngineInfo) -> None:
+        """Promise a move the room that its session will take. Raises `park_full`."""
+        size = park_size(positions, info)
+        if not self.promise(move, size):
+            raise SwapdError(Code.PARK_FULL, f"{size} bytes wanted of {self.capacity_bytes}")
+
     def withdraw(self, move: str) -> None:
         """End a promise, kept or not. Unknown ones are ignored."""
         self._promised.pop(move, None)
@@ -76,6 +92,12 @@ class ParkLedger:
     def oldest(self, among: set[str]) -> str | None:
         """The one of `among` to be spilled first: the least recently used (LRU)."""
         return next((session for session in self._resident if session in among), None)
+
+    def copy(self) -> ParkLedger:
+        """The same promises in a ledger of its own: to try out what would fit."""
+        trial = copy.copy(self)
+        trial._resident, trial._promised = dict(self._resident), dict(self._promised)
+        return trial
 
     def check_integrity(self) -> None:
         """Raise AssertionError when more is promised than can be kept."""

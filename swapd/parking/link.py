@@ -24,9 +24,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner
-from swapd.migration.ledger import blocks_for
 from swapd.parking.kept import Kept, KeptHeader
-from swapd.parking.ledger import whole_pages
 from swapd.parking.room import ParkRoom
 from swapd.transport.arena import Arena
 
@@ -141,9 +139,7 @@ class ParkLink:
 
         Raises `park_full`.
         """
-        size = whole_pages(blocks_for(tokens, info.block_tokens) * info.block_bytes)
-        if not self.room.ledger.promise(move, size):
-            raise SwapdError(Code.PARK_FULL, f"{size} bytes wanted of {self.room.ledger.capacity_bytes}")
+        self.room.ledger.expect(move, tokens, info)
         self._arrivals[move] = _Arrival(info)
 
     def settle(self, move: str) -> None:

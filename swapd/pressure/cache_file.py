@@ -148,6 +148,17 @@ def _described(path: str, found: os.stat_result) -> Folder:
     return Folder(path, found.st_uid, stat.S_IMODE(found.st_mode))
 
 
+def read_cache(config: Config, config_path: Path) -> bytes | None:
+    """Read a configuration's cache as it is on disk now; None if there is none. Changes nothing.
+
+    Raises `FolderRefused`, `CacheError`.
+    """
+    path = cache_path(config, config_path)
+    is_default = is_default_folder(path, config_path)
+    with open_folder(path.parent, is_default=is_default, create=False) as folder:
+        return None if folder is None else read_file(folder, path.name)
+
+
 def read_file(folder: int, name: str) -> bytes | None:
     """Read the cache, None if there is none. Raises `CacheError`, unreadable or too large (R107, D27)."""
     try:

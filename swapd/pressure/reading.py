@@ -18,6 +18,24 @@ Reading = float | Literal["failed", "invalid", "missing"]
 """Non-lender utilisation in [0, 100], or why there is none. `missing` is a tick that was skipped (D4);
 `failed` and `invalid` are attempts that gave nothing that can be trusted."""
 
+
+def reading_from(result: str, value_pct: float | None) -> Reading:
+    """What the core makes of a measurement's result and its number.
+
+    The first after a (re)start of the driver link is a tick without a reading. A device asleep was not
+    observed, and one that cannot be observed neither: nothing is learned of either (R22, R130).
+    """
+    match result:
+        case "ok":
+            return value_pct if value_pct is not None and 0.0 <= value_pct <= 100.0 else "invalid"
+        case "first":
+            return "missing"
+        case "invalid":
+            return "invalid"
+        case _:
+            return "failed"
+
+
 HINT_ABOVE_CAP: Final = "learned load is above the calibration cap; target held at cap"
 
 

@@ -15,8 +15,9 @@ import trio
 from swapd.config import Config
 from swapd.lending.device import LentDevice
 from swapd.messages.sampler import Measurement
+from swapd.pressure.debug_window import DebugWindow
 from swapd.pressure.keeper import CalibrationKeeper
-from swapd.pressure.reading import Attendance, Decision, Profile, Reading
+from swapd.pressure.reading import Attendance, Decision, Profile, Reading, reading_from
 from swapd.pressure.restoring import NotRestored, Restored
 from swapd.store.devices import SAMPLES_KEPT_S, add_samples, prune_samples
 from swapd.store.writer import Store
@@ -45,21 +46,8 @@ class TrackerStatistics(msgspec.Struct, frozen=True):
 
 
 def reading_of(measurement: Measurement) -> Reading:
-    """What the core makes of a measurement.
-
-    The first after a (re)start of the driver link is a tick without a reading. A device asleep was not
-    observed, and one that cannot be observed neither: nothing is learned of either (R22, R130).
-    """
-    match measurement.result:
-        case "ok":
-            value = measurement.reading_pct
-            return value if value is not None and 0.0 <= value <= 100.0 else "invalid"
-        case "first":
-            return "missing"
-        case "invalid":
-            return "invalid"
-        case "failed" | "unsupported" | "asleep":
-            return "failed"
+    """What the core makes of a measurement."""
+    return reading_from(measurement.result, measurement.reading_pct)
 
 
 class PressureTracker:
@@ -76,10 +64,11 @@ class PressureTracker:
         store: Store,
         *,
         on_decision: OnDecision,
+        debug: DebugWindow | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._device = device
-        self._debug = config.owner.debug_decisions
+        self._debug = debug or DebugWindow(time.monotonic, by_configuration=config.owner.debug_decisions)
         self._keeper = keeper
         self._store = store
         self._on_decision = on_decision
@@ -134,7 +123,7 @@ class PressureTracker:
         decision = device.pressure.observe(measurement.at_s, reading, attendance)
         device.decision = decision
         self._hold(measurement, attendance, decision)
-        if self._debug:
+        if self._debug.is_open:
             self._tell(decision, attendance)
         self._on_decision(device, measurement, decision)
 

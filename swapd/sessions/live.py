@@ -73,6 +73,11 @@ class LiveSession:
         return self.durable + (1 if self.ended else 0)
 
     @property
+    def tokens(self) -> int:
+        """How many there are of it in memory, the prompt's included."""
+        return len(self.record.prompt) + len(self.received)
+
+    @property
     def state(self) -> SessionState:
         """The stored state, or what is being done to the session right now."""
         if self.ended:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -137,28 +137,53 @@ class Recovery:
         Returns why not: its client did not permit replay, it has not begun, or nobody has room. `cold` keeps
         the target from using what its prefix cache has.
         """
-        if not session.record.allow_replay_fallback:
-            return Code.REPLAY_NOT_PERMITTED
-        if session.durable == 0 or session.over or self._nursery is None:
+        if self._nursery is None:
             return Code.NOT_ELIGIBLE
-        if not self.has_room(session):
-            return Code.TARGET_FULL
+        try:
+            link = self.place(session, self._ledger)
+        except SwapdError as error:
+            return error.code
         session.recovering = True
         session.wake()
-        self._nursery.start_soon(self._send, session, cold)
+        self._nursery.start_soon(self._send, session, link, cold)
         return None
+
+    def place(self, session: LiveSession, ledger: CapacityLedger) -> WorkerLink:
+        """Charge a replay to the worker that it goes to; `ledger` may be a copy, to try that out.
+
+        Raises `replay_not_permitted`, `not_eligible`, `no_target`, `target_full`.
+        """
+        if not session.record.allow_replay_fallback:
+            raise SwapdError(Code.REPLAY_NOT_PERMITTED)
+        if session.durable == 0 or session.over:
+            raise SwapdError(Code.NOT_ELIGIBLE)
+        return self._elsewhere(session, ledger)
+
+    def _elsewhere(self, session: LiveSession, ledger: CapacityLedger) -> WorkerLink:
+        owner = session.record.owner
+        links = [link for name, link in self._links.items() if owner is None or name != owner.worker]
+        if not any(self._admission.admitting(link.name) for link in links):
+            raise SwapdError(Code.NO_TARGET)
+        link = self._choose(session, links, ledger)
+        if link is None:
+            raise SwapdError(Code.TARGET_FULL)
+        return link
 
     def place_anew(self, session: LiveSession) -> Code | None:
         """Run a session of which nothing has come yet on another worker: that repeats nothing (B18).
 
-        Returns why not: something has come, or somebody else is at it.
+        Returns why not: something has come, somebody else is at it, or nobody has room.
         """
         busy = session.recovering or session.move is not None
         if session.received or session.over or busy or self._nursery is None:
             return Code.NOT_ELIGIBLE
+        try:
+            link = self._elsewhere(session, self._ledger)
+        except SwapdError as error:
+            return error.code
         session.recovering = True
         session.wake()
-        self._nursery.start_soon(self._send, session, False, True)
+        self._nursery.start_soon(self._send, session, link, False, True)
         return None
 
     def has_room(self, session: LiveSession) -> bool:
@@ -170,18 +195,17 @@ class Recovery:
             if (owner is None or name != owner.worker) and (capacity := self._ledger.worker(name)) is not None
         )
 
-    async def _send(self, session: LiveSession, cold: bool, fresh: bool = False) -> None:
+    async def _send(self, session: LiveSession, link: WorkerLink, cold: bool, fresh: bool = False) -> None:
+        """`link` is charged already."""
         old, epoch = session.record.owner, session.record.epoch
-        link = self._choose(session)
         try:
-            if fresh and session.received and link is not None:
+            if fresh and session.received:
+                # Its first token came meanwhile: it is a session like others now.
                 self._ledger.free(link.name, session.id)
-                link = None  # its first token came meanwhile: it is a session like others now
-            if link is not None:
+            else:
                 await self._start_again(session, link, cold=cold, leaving=(old, epoch))
                 self._count("replayed")
         except SwapdError as error:
-            assert link is not None
             self._ledger.free(link.name, session.id)
             log.warning("replay refused", extra={"session": session.id, "code": error.code})
             if session.record.epoch != epoch:
@@ -251,7 +275,7 @@ class Recovery:
             timers = self._config.timers
             if trio.current_time() - since > (timers.worker_start_s if starting else timers.decide_s):
                 return False  # H71, A16
-            link = self._choose(session)
+            link = self._choose(session, self._links.values(), self._ledger)
             if link is not None:
                 try:
                     await self._start_again(session, link)
@@ -264,10 +288,12 @@ class Recovery:
             await self._table.wait_activity(LOOK_AGAIN_S)
         return False
 
-    def _choose(self, session: LiveSession) -> WorkerLink | None:
+    def _choose(
+        self, session: LiveSession, links: Iterable[WorkerLink], ledger: CapacityLedger
+    ) -> WorkerLink | None:
         tokens = session.record.spec().budget
-        for link in self._links.values():
-            if self._admission.admitting(link.name) and self._ledger.charge(link.name, session.id, tokens):
+        for link in links:
+            if self._admission.admitting(link.name) and ledger.charge(link.name, session.id, tokens):
                 return link
         return None
 

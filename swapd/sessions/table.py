@@ -38,6 +38,8 @@ FencedBy = Literal["owner", "gap", "store"]
 
 ENDED_KEPT: Final = 256
 """Ended sessions kept in memory for late readers; older ones are read from the store again."""
+ENDED_TOKENS_KEPT: Final = 16_384
+"""Of all of those together, at some 170 bytes each; the last one to end is kept whatever its length."""
 
 
 class OwnerLink(Protocol):
@@ -198,8 +200,11 @@ class SessionTable:
         return grants
 
     def limit(self, session: LiveSession) -> int:
-        """Up to where its owner may compute: the window past what is durable, while it has a reader (H32)."""
-        if session.over or not session.producing or self.store.failed:
+        """Up to where its owner may compute: the window past what is durable, while it has a reader (H32).
+
+        Nothing more is asked for while the store cannot keep it, or only in its last room (H160).
+        """
+        if session.over or not session.producing or self.store.failed or self.store.full:
             return session.durable
         return min(session.durable + self._window, session.record.max_new_tokens)
 
@@ -209,6 +214,11 @@ class SessionTable:
         link = self.owner_link(owner)
         if link is not None and link.is_owner(owner):
             link.credit(session.id)
+
+    def regrant_all(self) -> None:
+        """All limits may have changed: the store can keep tokens again."""
+        for session in self:
+            self.regrant(session)
 
     # Readers ---------------------------------------------------------------------------------
 
@@ -273,8 +283,9 @@ class SessionTable:
         self._ended[session.id] = session
         self._ended.move_to_end(session.id)
         # Readers hold their own reference, so dropping one here takes nothing from them.
-        while len(self._ended) > ENDED_KEPT:
-            self._ended.popitem(last=False)
+        tokens = sum(kept.tokens for kept in self._ended.values())
+        while len(self._ended) > 1 and (len(self._ended) > ENDED_KEPT or tokens > ENDED_TOKENS_KEPT):
+            tokens -= self._ended.popitem(last=False)[1].tokens
 
     async def wait_activity(self, at_most_s: float) -> None:
         """Return when a session made progress, ended or changed owner, or after `at_most_s`."""

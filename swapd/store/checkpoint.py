@@ -14,9 +14,9 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from swapd.store.database import open_checkpointer, wal_bytes
+from swapd.errors import Code
+from swapd.store.database import disk_fault, open_checkpointer, wal_bytes
 
-CHECKPOINT_EVERY_S: Final = 0.5
 CHECKPOINT_OPS: Final = 1024
 """An operation writes a few pages, so this is some MiB of log at most."""
 CHECKPOINT_BYTES: Final = 4 << 20
@@ -54,7 +54,8 @@ class Checkpointer:
 
         `ops` is the number of operations at the time of the call.
 
-        Errors are logged and left to the writer, who meets the same disk and decides what they mean.
+        A full disk and a lock are logged and left to the writer, who meets them himself. Raises the
+        `sqlite3.Error` of a disk that fails: whether the database has what was copied is unknown then.
         """
         try:
             if self._connection is None:
@@ -70,6 +71,8 @@ class Checkpointer:
                 finally:
                     self._connection.execute("PRAGMA busy_timeout = 0")
         except sqlite3.Error as error:
+            if disk_fault(error) is Code.DISK_ERROR:
+                raise
             logger.warning("checkpoint failed", extra={"error": type(error).__name__})
         return False
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from swapd.errors import Code
+
 BUSY_TIMEOUT_S: Final = 10.0
 """How long the writer waits for a foreign writer (a person's script) before the store counts as failed."""
 WAL_KEEP_BYTES: Final = 16 << 20
@@ -63,6 +65,20 @@ def open_writer(path: Path, connection_class: type[sqlite3.Connection]) -> sqlit
     )
 
 
+def write_log_again(connection: sqlite3.Connection) -> None:
+    """Copy what the last run left in the log into the database, before anybody is shown any of it.
+
+    After a failed fsync the kernel may count pages of the log as written that never were: they can be read,
+    and are gone after a power cut. Copied, they are written and confirmed once more (H160). A disk without
+    room for it is left to the first write. Raises the `sqlite3.Error` of a disk that fails.
+    """
+    try:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error as error:
+        if not is_disk_full(error):
+            raise
+
+
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open a connection that sees committed state and cannot change it."""
     return _connect(path, "ro", BUSY_TIMEOUT_S, sqlite3.Connection)
@@ -86,6 +102,25 @@ def is_storage_error(error: BaseException) -> bool:
     return (
         isinstance(error, sqlite3.Error) and (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _STORAGE_ERRORS
     )
+
+
+def is_disk_full(error: sqlite3.Error) -> bool:
+    """Whether a write found no room, and nothing else is wrong.
+
+    SQLite says so of a write alone, never of an fsync. The last thing that a commit writes is the frame that
+    makes it one: if any write of it failed, that frame is not whole, so the transaction did not happen, and
+    the next one begins where this one did and overwrites what it left behind.
+    """
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+
+
+def disk_fault(error: sqlite3.Error) -> Code | None:
+    """What is wrong with the disk, as a code for the operator; None if that is not what the error says."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    # The log's index could not grow: the one place where SQLite does not keep the two apart.
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE):
+        return Code.DISK_FULL
+    return Code.DISK_ERROR if code & 0xFF == sqlite3.SQLITE_IOERR else None
 
 
 def _tuned(connection: sqlite3.Connection, *pragmas: str) -> sqlite3.Connection:

@@ -8,11 +8,13 @@ from typing import Final
 
 import msgspec
 
+from swapd.store.activity import add_activity
 from swapd.views import (
     DeviceEvent,
     GiveBackView,
     SamplePoint,
     TakenBack,
+    TrendPoint,
 )
 
 SAMPLES_KEPT_S: Final = 6 * 3600.0
@@ -57,7 +59,12 @@ def last_give_back(db: sqlite3.Connection, device: str) -> GiveBackView | None:
 
 
 def add_device_event(db: sqlite3.Connection, event: DeviceEvent) -> None:
-    """Append one event and forget those of the device that are beyond `EVENTS_KEPT`."""
+    """Append one event and forget those of the device that are beyond `EVENTS_KEPT`.
+
+    How often pressure engaged outlives the events: it is counted here, in the same transaction.
+    """
+    if event.kind == "engaged":
+        add_activity(db, event.at, "engaged", 1, event.device)
     db.execute(
         "INSERT INTO device_events (device, at, kind, why, seconds) VALUES (?, ?, ?, ?, ?)",
         (event.device, event.at, event.kind, event.why, event.seconds),
@@ -95,11 +102,36 @@ def prune_samples(db: sqlite3.Connection, before: float) -> None:
     db.execute("DELETE FROM samples WHERE at < ?", (before,))
 
 
-def samples(db: sqlite3.Connection, device: str, since: float) -> Sequence[SamplePoint]:
-    """Oldest first."""
+def samples(
+    db: sqlite3.Connection, device: str, since: float, newest: int | None = None
+) -> Sequence[SamplePoint]:
+    """Oldest first; with `newest` at most so many, the newest ones."""
     rows = db.execute(
-        "SELECT at, result, attendance, reading_pct, threshold_pct, engaged FROM samples"
-        " WHERE device = ? AND at >= ? ORDER BY at",
-        (device, since),
+        "SELECT at, result, attendance, reading_pct, threshold_pct, engaged FROM ("
+        " SELECT * FROM samples WHERE device = ? AND at >= ? ORDER BY at DESC LIMIT ?) ORDER BY at",
+        (device, since, -1 if newest is None else newest),
     )
     return [SamplePoint(at, result, who, value, line, bool(on)) for at, result, who, value, line, on in rows]
+
+
+def trend(
+    db: sqlite3.Connection, device: str, first: int, points: int, step_s: float
+) -> Sequence[TrendPoint]:
+    """`points` stretches of `step_s` seconds each, the first beginning at `first * step_s`."""
+    rows = db.execute(
+        "SELECT CAST(at / ? AS INTEGER), reading_pct, threshold_pct, engaged FROM samples"
+        " WHERE device = ? AND at >= ? ORDER BY at",
+        (step_s, device, first * step_s),
+    )
+    found: dict[int, TrendPoint] = {}
+    for stretch, load_pct, threshold_pct, engaged in rows:
+        before = found.get(stretch)
+        if before is not None:
+            load_pct = max((p for p in (load_pct, before.load_pct) if p is not None), default=None)
+            threshold_pct = before.threshold_pct if threshold_pct is None else threshold_pct
+            engaged = engaged or before.engaged
+        found[stretch] = TrendPoint(stretch * step_s, load_pct, threshold_pct, bool(engaged))
+    return [
+        found.get(stretch) or TrendPoint(stretch * step_s, None, None, False)
+        for stretch in range(first, first + points)
+    ]

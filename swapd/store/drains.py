@@ -43,9 +43,13 @@ def load_drain(db: sqlite3.Connection, drain: str) -> DrainRecord | None:
     return None if row is None else _record(row)
 
 
-def recent_drains(db: sqlite3.Connection, limit: int) -> list[DrainRecord]:
-    """Return up to `limit` drains, newest first."""
-    rows = db.execute(f"SELECT {_COLUMNS} FROM drains ORDER BY key DESC LIMIT ?", (limit,))
+def recent_drains(db: sqlite3.Connection, limit: int, before: str | None = None) -> list[DrainRecord]:
+    """Return up to `limit` drains, newest first; with `before`, of those that began before that drain."""
+    rows = db.execute(
+        f"SELECT {_COLUMNS} FROM drains WHERE ? IS NULL OR key < (SELECT key FROM drains WHERE id = ?)"
+        " ORDER BY key DESC LIMIT ?",
+        (before, before, limit),
+    )
     return [_record(row) for row in rows]
 
 

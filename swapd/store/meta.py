@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+from swapd.activity.visits import Visits
 from swapd.views import Switch
 
 
@@ -39,4 +40,22 @@ def set_switch(db: sqlite3.Connection, switch: Switch, off_since: float | None) 
         return
     db.execute(
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, int(off_since))
+    )
+
+
+def load_visits(db: sqlite3.Connection) -> Visits:
+    """Those of the last save."""
+    rows: list[tuple[str, int]] = db.execute(
+        "SELECT name, value FROM meta WHERE name IN ('visit.last', 'visit.before')"
+    ).fetchall()
+    found = {name.removeprefix("visit."): float(value) for name, value in rows}
+    return Visits(**found)
+
+
+def save_visits(db: sqlite3.Connection, visits: Visits) -> None:
+    """Write what is known of them, to the second."""
+    db.executemany(
+        "INSERT INTO meta (name, value) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        ((f"visit.{name}", int(at)) for name, at in visits._asdict().items() if at is not None),
     )

@@ -170,6 +170,44 @@ def _quarantines(db: Database) -> None:
     )
 
 
+@MIGRATIONS(name="0004_activity")
+def _activity(db: Database) -> None:
+    for statement in _ACTIVITY:
+        db.execute(statement)
+
+
+_ACTIVITY: Final = (
+    """
+    CREATE TABLE activity (
+      at INTEGER NOT NULL,
+      what TEXT NOT NULL CHECK (what IN ('tokens', 'lent_s', 'engaged')),
+      device TEXT NOT NULL,
+      value REAL NOT NULL,
+      PRIMARY KEY (at, what, device)
+    ) WITHOUT ROWID
+    """,
+    "ALTER TABLE sessions ADD COLUMN counted INTEGER NOT NULL DEFAULT 0",
+    # What was served before there were buckets belongs to no known time.
+    "UPDATE sessions SET counted = accepted",
+    "CREATE INDEX moves_finished ON moves (finished_at) WHERE finished_at IS NOT NULL",
+)
+
+
+@MIGRATIONS(name="0005_sign_ins")
+def _sign_ins(db: Database) -> None:
+    db.execute(
+        """
+        CREATE TABLE sign_ins (
+          id BLOB PRIMARY KEY,
+          role TEXT NOT NULL CHECK (role IN ('owner', 'viewer')),
+          token BLOB NOT NULL,
+          created_at REAL NOT NULL,
+          seen_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """
+    )
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)

@@ -11,6 +11,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner, Sampling
 from swapd.sessions.lifecycle import is_terminal
 from swapd.sessions.record import SessionRecord, Terminal
+from swapd.store.activity import count_before_deletion
 from swapd.views import SessionState
 
 _COLUMNS: Final = (
@@ -93,10 +94,14 @@ def set_state(db: sqlite3.Connection, session: str, state: SessionState) -> bool
 
 
 def delete_expired(db: sqlite3.Connection, before: float, limit: int) -> int:
-    """Remove up to `limit` sessions that had ended by `before`, oldest first, with their tokens (H15)."""
+    """Remove up to `limit` sessions that had ended by `before`, oldest first, with their tokens (H15).
+
+    How many tokens they had is kept: what of it was not counted yet is counted first.
+    """
     keys = db.execute(
         "SELECT key FROM sessions WHERE finished_at <= ? ORDER BY finished_at LIMIT ?", (before, limit)
     ).fetchall()
+    count_before_deletion(db, keys)
     db.executemany("DELETE FROM tokens WHERE session_key = ?", keys)
     db.executemany("DELETE FROM sessions WHERE key = ?", keys)
     return len(keys)

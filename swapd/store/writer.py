@@ -14,6 +14,8 @@ Rules of this file:
 - An error *of* COMMIT, or of the storage before it, means that the outcome is unknown (H160, decision 1).
   The store is then `failed` for good: all that waits and all that comes gets `store_failed`, nothing is
   written any more, and the log is left for the next start to read. Reading goes on.
+- One error is not of that kind: a disk that is full (`is_disk_full`). The group is undone and made again
+  in the room that the ballast held, once; the store is `full` until the ballast is back (B40).
 - The queue is bounded by those who fill it: a worker has at most `window` tokens of a session on the way,
   and whoever calls `commit` waits.
 """
@@ -30,15 +32,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-import msgspec
 import trio
 
-from swapd.distribution import Distribution, Spread
 from swapd.errors import Code, SwapdError
-from swapd.store.checkpoint import CHECKPOINT_EVERY_S, Checkpointer
-from swapd.store.database import create_file, is_storage_error, open_writer
+from swapd.store.ballast import Room
+from swapd.store.database import (
+    create_file,
+    disk_fault,
+    is_disk_full,
+    is_storage_error,
+    open_writer,
+    write_log_again,
+)
+from swapd.store.housekeeping import Housekeeper
 from swapd.store.reader import Readers
 from swapd.store.schema import migrate
+from swapd.store.statistics import CommitCounts, StoreStatistics
 from swapd.transport.lock import FileLock
 
 T = TypeVar("T")
@@ -48,23 +57,8 @@ GROUP_LIMIT: Final = 1024
 """Operations in one COMMIT: bounds how long the first of them waits for the last."""
 STOP_S: Final = 5.0
 """How long a stop waits for what was posted before it."""
-_TIMINGS: Final = 512
-COMMIT_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 logger = logging.getLogger("swapd.store")
-
-
-class StoreStatistics(msgspec.Struct, frozen=True):
-    """Counts since open; percentiles of the last 512 COMMITs, `commit_s` of all."""
-
-    commits: int
-    ops: int
-    largest_group: int
-    failed: str | None
-    commit_ms_p50: float
-    commit_ms_p95: float
-    queue: int
-    commit_s: Spread
 
 
 class _Posted(NamedTuple):
@@ -80,11 +74,13 @@ class Store:
     connection_class: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
     """The writer's connection: a subclass of the store may name one that fails on purpose."""
 
-    def __init__(self, path: Path, lock: FileLock, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, lock: FileLock, connection: sqlite3.Connection, ballast_bytes: int = 0
+    ) -> None:
         self._lock = lock
         self._connection = connection
         self._readers = Readers(path)
-        self._checkpointer = Checkpointer(path)
+        self._house = Housekeeper(path, ballast_bytes)
         # Guards `_queue` and `_closing`, which both threads touch.
         self._arrived = threading.Condition()
         self._queue: deque[_Posted] = deque()
@@ -98,27 +94,24 @@ class Store:
         self._closed = False
         # Written by the writer thread only; a reader may be one group behind.
         self._failure: str | None = None
-        self._commits = 0
-        self._ops = 0
-        self._largest_group = 0
-        self._commit_ms: deque[float] = deque(maxlen=_TIMINGS)
-        self._commit_s = Distribution(COMMIT_BOUNDS_S)
+        self._disk_fault: Code | None = None
+        self._counts = CommitCounts()
 
     @classmethod
-    def open(cls, path: str | Path) -> Store:
-        """Take the lock, then make or migrate the database.
+    def open(cls, path: str | Path, *, ballast_bytes: int = 0) -> Store:
+        """Take the lock, then make or migrate the database. `ballast_bytes` are kept back while it runs.
 
         Raises `coordinator_lock_held` at once (H122), before anything is touched, `schema_newer`, and
         `store_failed` with the path and why for a file that is no store of ours or cannot be one.
         """
         try:
-            return cls._open(Path(path))
+            return cls._open(Path(path), ballast_bytes)
         except (OSError, ValueError, sqlite3.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SwapdError(Code.STORE_FAILED, f"{path}: {reason}") from error
 
     @classmethod
-    def _open(cls, path: Path) -> Store:
+    def _open(cls, path: Path, ballast_bytes: int) -> Store:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = FileLock.acquire(path.parent / LOCK_NAME, Code.COORDINATOR_LOCK_HELD)
         try:
@@ -126,7 +119,8 @@ class Store:
             connection = open_writer(path, cls.connection_class)
             try:
                 migrate(connection)
-                return cls(path, lock, connection)
+                write_log_again(connection)
+                return cls(path, lock, connection, ballast_bytes)
             except BaseException:
                 connection.close()
                 raise
@@ -146,8 +140,9 @@ class Store:
         self._thread = threading.Thread(target=self._write, name="swapd-store", daemon=True)
         self._thread.start()
         try:
+            await self._house.begin()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._checkpoint)
+                nursery.start_soon(self._house.run, lambda: self._counts.ops, self._fail_of)
                 task_status.started()
                 await self._broke.wait()
                 nursery.cancel_scope.cancel()
@@ -203,21 +198,38 @@ class Store:
         """Whether an outcome is unknown and nothing is acknowledged any more (H160)."""
         return self._failed.is_set()
 
+    @property
+    def full(self) -> bool:
+        """Whether the disk is full: what comes is written in the last room, no more is asked for (B40)."""
+        return self._house.full
+
+    def trouble(self) -> tuple[Code, ...]:
+        """Why the service must not take work, the code that decides first; nothing: it may."""
+        if self._failure is not None:
+            return (Code.STORE_FAILED, *([self._disk_fault] if self._disk_fault is not None else []))
+        return (Code.DISK_FULL,) if self.full else ()
+
+    def on_room(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called on the Trio thread when a full disk has room again."""
+        self._house.on_room = tell
+
     async def wait_failed(self) -> None:
         """Return when the store has failed."""
         await self._failed.wait()
 
     def statistics(self) -> StoreStatistics:
-        times = sorted(self._commit_ms)
+        counts = self._counts
         return StoreStatistics(
-            commits=self._commits,
-            ops=self._ops,
-            largest_group=self._largest_group,
+            commits=counts.commits,
+            ops=counts.ops,
+            largest_group=counts.largest_group,
             failed=self._failure,
-            commit_ms_p50=times[len(times) // 2] if times else 0.0,
-            commit_ms_p95=times[len(times) * 95 // 100] if times else 0.0,
+            commit_ms_p50=counts.last_ms(50),
+            commit_ms_p95=counts.last_ms(95),
             queue=len(self._queue),
-            commit_s=self._commit_s.spread(),
+            commit_s=counts.commit_s.spread(),
+            disk=self._house.disk,
+            room=Room.FULL if self.full else self._house.room,
         )
 
     def close(self) -> None:
@@ -231,7 +243,7 @@ class Store:
             # not pass to another coordinator while it might still write: both end with the process.
             logger.error("the store's writer did not stop in time")
             return
-        self._checkpointer.close()
+        self._house.close()
         if self._failure is None:
             self._readers.close()
             self._connection.close()
@@ -265,20 +277,36 @@ class Store:
         if self._failure is not None:
             return [(posted, self._refusal()) for posted in group]
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            results = [(posted, self._apply(posted)) for posted in group]
-            begun = time.perf_counter()
-            self._connection.execute("COMMIT")
+            try:
+                return self._transact(group)
+            except sqlite3.Error as error:
+                if not self._makes_room(error):
+                    raise
+            return self._transact(group)
         except sqlite3.Error as error:
             self._fail(error)
             return [(posted, self._refusal()) for posted in group]
+
+    def _transact(self, group: Sequence[_Posted]) -> list[tuple[_Posted, Any]]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        results = [(posted, self._apply(posted)) for posted in group]
+        begun = time.perf_counter()
+        self._connection.execute("COMMIT")
         took_s = time.perf_counter() - begun
-        self._commit_ms.append(took_s * 1e3)
-        self._commit_s.add(took_s)
-        self._commits += 1
-        self._ops += len(group)
-        self._largest_group = max(self._largest_group, len(group))
+        self._counts.add(len(group), took_s)
         return results
+
+    def _makes_room(self, error: sqlite3.Error) -> bool:
+        """Undo a group that found the disk full and give the ballast up for it (B40)."""
+        ballast = self._house.ballast
+        if ballast is None or not is_disk_full(error):
+            return False
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        if not ballast.release():
+            return False
+        logger.error("the disk is full: the last room is in use, and no token is asked for")
+        return True
 
     def _apply(self, posted: _Posted) -> Any:
         """Run one operation in a savepoint. Raises only what fails the whole store."""
@@ -295,8 +323,11 @@ class Store:
         return result
 
     def _fail(self, error: sqlite3.Error) -> None:
+        self._disk_fault = disk_fault(error)
         self._failure = getattr(error, "sqlite_errorname", type(error).__name__)
-        logger.error("the store cannot write", extra={"error": self._failure})
+        logger.error(
+            "the store cannot write", extra={"error": self._failure, "code": str(self._disk_fault or "")}
+        )
         with suppress(sqlite3.Error):
             # Lets the write lock go. What the log holds beyond this point, the next start finds out.
             self._connection.execute("ROLLBACK")
@@ -321,12 +352,13 @@ class Store:
         self._broken = self._broken or error
         self._broke.set()
 
-    async def _checkpoint(self) -> None:
-        while True:
-            await trio.sleep(CHECKPOINT_EVERY_S)
-            ops = self._ops
-            if self._failure is None and self._checkpointer.due(ops):
-                await trio.to_thread.run_sync(self._checkpointer.checkpoint, ops)
+    def _fail_of(self, error: sqlite3.Error) -> None:
+        """Fail the store, in its writer, of an error that somebody else met."""
+
+        def op(db: sqlite3.Connection) -> None:
+            raise error
+
+        self.post(op, lambda result: None)
 
     def _close_queue(self) -> None:
         with self._arrived:
@@ -335,5 +367,6 @@ class Store:
 
     def _refusal(self) -> SwapdError:
         if self._failure is not None:
-            return SwapdError(Code.STORE_FAILED, self._failure)
+            why = f"{self._disk_fault}: {self._failure}" if self._disk_fault else self._failure
+            return SwapdError(Code.STORE_FAILED, why)
         return SwapdError(Code.STOPPING)

@@ -9,6 +9,7 @@ Invariants: free runs are sorted, disjoint, never adjacent, and with the active 
 from __future__ import annotations
 
 import bisect
+import copy
 import heapq
 import mmap
 from typing import NamedTuple
@@ -88,6 +89,13 @@ class LeaseBook:
             before = self._free[at - 1]
             run, first = _Run(before.offset, before.size + run.size), at - 1
         self._free[first:last] = [run]
+
+    def copy(self) -> LeaseBook:
+        """The same leases in a book of its own: to try out what would be granted."""
+        trial = copy.copy(self)
+        trial._free, trial._generations = list(self._free), list(self._generations)
+        trial._idle, trial._active = list(self._idle), dict(self._active)
+        return trial
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the invariants at the head of this file hold."""

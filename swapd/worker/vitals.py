@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import trio
+
 from swapd.messages.from_worker import WorkerStats
 from swapd.worker.control import ControlStatistics
 from swapd.worker.loop import Snapshot
@@ -29,4 +31,5 @@ def vital_signs(snapshot: Snapshot, control: ControlStatistics) -> WorkerStats:
         fenced=snapshot.fenced + control.fenced,
         recomputed_tokens=snapshot.recomputed_tokens,
         swept=snapshot.swept,
+        tasks=trio.lowlevel.current_statistics().tasks_living,
     )

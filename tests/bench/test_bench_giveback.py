@@ -10,6 +10,8 @@ import pytest
 
 from ops.bench_giveback import Figure, claims, main
 
+pytestmark = pytest.mark.once
+
 GOOD = Figure("take back now", 8, 8, 0.4, 12.0, 0.08, 0.12, 0.04)
 
 

@@ -40,7 +40,7 @@ MALFORMED: Final[dict[str, tuple[bytes, ...]]] = {
     "huge header": (b"GET / HTTP/1.1\r\n" + HEAD + b"X: " + b"a" * 40000 + b"\r\n\r\n",),
     "http/2 preface and junk": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + JUNK,),
     "http/2 upgrade with bad settings": (
-        b"GET / HTTP/1.1\r\n" + HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        b"GET /healthz HTTP/1.1\r\n" + HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
         b"HTTP2-Settings: !!!!\r\n\r\n",
     ),
     "websocket key that is no key": (UPGRADE.replace(b"bKdPyn3u98cTfZJSh4TNeQ==", b"x"),),

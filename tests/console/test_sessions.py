@@ -331,22 +331,6 @@ async def test_readiness_tells_its_reasons(client, service):
     assert "retry-after" in reply.headers
 
 
-async def test_the_landing_page_is_self_contained(client, service):
-    service.ready = Readiness(False, ("<b>not ready</b>",))
-    page = await client.ask("GET", "/", token=None)
-    assert page.status == 200
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert b"&lt;b&gt;not ready" in page.body
-    for path in (b"/healthz", b"/readyz", b"/v1/workers", b"/static/swapd.css", b"/static/swapd.svg"):
-        assert path in page.body
-    assert (await client.ask("GET", "/static/swapd.css", token=None)).status == 200
-    assert (
-        (await client.ask("GET", "/static/swapd.svg", token=None))
-        .headers["content-type"]
-        .startswith("image/svg")
-    )
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [("GET", "/v1/workers"), ("POST", "/v1/workers/a/drains"), ("GET", "/v1/drains"),

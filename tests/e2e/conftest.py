@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 import trio
@@ -11,6 +13,7 @@ import trio
 from swapd.models.smollm2 import ensure_checkpoint
 from tests.e2e.deployment import Deployment
 
+HERE: Final = Path(__file__).resolve().parent
 TIMERS = """
 [timers]
 freeze_s = 10.0
@@ -18,6 +21,17 @@ rpc_s = 10.0
 reserve_s = 10.0
 heartbeat_s = 0.25
 """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole deployments `once`, but for those chosen to show each kind of them on every Python.
+
+    They are most of what the suite costs, and how moves and restarts go hangs on no version.
+    """
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("each_python") is None:
+            item.add_marker("once")
 
 
 @pytest.fixture(scope="session")

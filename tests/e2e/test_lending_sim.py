@@ -115,6 +115,7 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.each_python
 async def test_the_owners_program_empties_the_devices_and_its_end_brings_them_back(
     running: Deployment, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ async def sessions_are(running: Deployment, *states: str) -> Any:
     raise AssertionError(f"{views}; {drains}; {running.log()}")
 
 
+@pytest.mark.each_python
 async def test_the_last_devices_are_taken_back_and_the_streams_go_on_when_they_return(
     running: Deployment,
 ) -> None:

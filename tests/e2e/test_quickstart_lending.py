@@ -28,6 +28,7 @@ from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.alone,
     pytest.mark.timeout(400),
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be lent twice"),
 ]

@@ -61,6 +61,7 @@ async def test_a_worker_that_is_silent_is_ended_and_its_sessions_are_decided() -
     check(found)
 
 
+@pytest.mark.each_python
 async def test_switches_hold_over_a_killed_coordinator() -> None:
     """H163, A13: what an operator closed is closed after a crash; what runs goes on."""
     async with deployed(dead_s=10.0) as deployment:

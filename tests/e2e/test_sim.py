@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ heartbeat_s = 0.25
 """
 
 pytestmark = pytest.mark.timeout(120)
+EVERYWHERE = partial(pytest.param, marks=pytest.mark.each_python)
 
 
 def reference(prompt: Sequence[int], count: int, **sampling: Any) -> list[int]:
@@ -73,6 +75,7 @@ def shared() -> Iterator[Deployment]:
         deployment.close()
 
 
+@pytest.mark.each_python
 async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment) -> None:
     """H52, H54, H57, H63, H75, H80: one drain, eight native moves, copy intervals overlap, nothing lost."""
     prompts = [prompt(n, 150 + 40 * n) for n in range(8)]
@@ -102,7 +105,7 @@ async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment
     assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.02, 0.04, 0.06, 0.08, 0.12])
+@pytest.mark.parametrize("moment", [0.0, 0.02, EVERYWHERE(0.04), 0.06, 0.08, 0.12])
 async def test_a_target_killed_during_a_drain_loses_nothing(running: Deployment, moment: float) -> None:
     """H67, B22: whatever the step, the source goes on or the session comes home; no token lost or doubled."""
     session = await running.create(prompt(1, 1500), 200)
@@ -124,7 +127,7 @@ async def test_a_target_killed_during_a_drain_loses_nothing(running: Deployment,
         assert (await running.call("GET", f"/v1/sessions/{session}"))["epoch"] >= 2
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.02, 0.06])
+@pytest.mark.parametrize("moment", [0.0, EVERYWHERE(0.02), 0.06])
 @pytest.mark.parametrize("permitted", [True, False])
 async def test_a_source_killed_during_a_drain_is_decided_at_once(
     running: Deployment, moment: float, permitted: bool
@@ -155,7 +158,7 @@ async def test_a_source_killed_during_a_drain_is_decided_at_once(
         assert (view["accepted"], view["cursor"]) == (len(got), len(got) + 1)
 
 
-@pytest.mark.parametrize("moment", [None, 0.0, 0.03, 0.06, 0.1])
+@pytest.mark.parametrize("moment", [None, 0.0, 0.03, EVERYWHERE(0.06), 0.1])
 async def test_a_coordinator_killed_at_any_time_loses_nothing(
     running: Deployment, moment: float | None
 ) -> None:
@@ -236,6 +239,7 @@ async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
         await trio.to_thread.run_sync(deployment.close)
 
 
+@pytest.mark.each_python
 async def test_a_signal_while_starting_ends_what_was_begun() -> None:
     """H230: SIGTERM when HTTP begins to listen and the workers are being started: exit 0, nobody is left."""
     deployment = Deployment("sim", extra=EXTRA)
@@ -245,7 +249,7 @@ import signal, trio
 from functools import partial
 from pathlib import Path
 from swapd.serve import serve
-stop = lambda host, port: signal.raise_signal(signal.SIGTERM)
+stop = lambda host, port, link: signal.raise_signal(signal.SIGTERM)
 trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
 """
         process = await trio.run_process([sys.executable, "-c", script], check=False, cwd=REPO)
@@ -330,6 +334,7 @@ async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_th
     assert readings[0].tokens == reference(prompt(6), 400)
 
 
+@pytest.mark.each_python
 async def test_a_second_coordinator_on_the_store_fails_at_once(shared: Deployment) -> None:
     """H122: `coordinator_lock_held`, non-zero, and the first goes on."""
     command = [sys.executable, "-m", "swapd", "serve", "--config", str(shared.config)]
@@ -339,6 +344,7 @@ async def test_a_second_coordinator_on_the_store_fails_at_once(shared: Deploymen
     await shared.call("GET", "/readyz")
 
 
+@pytest.mark.each_python
 async def test_bad_requests_are_refused_with_their_code_and_reach_no_engine(shared: Deployment) -> None:
     """H4-H9: each refusal has its status and code; nothing was reserved for any of them."""
     good = {"prompt": [1, 2, 3], "max_new_tokens": 4}
@@ -362,6 +368,7 @@ async def test_bad_requests_are_refused_with_their_code_and_reach_no_engine(shar
     assert all(view["committed_blocks"] == 0 for view in views.values())
 
 
+@pytest.mark.each_python
 async def test_another_namespace_sees_nothing_and_a_tenant_may_not_operate(shared: Deployment) -> None:
     """H9: foreign sessions are as unknown as none; operator routes answer 403 to a tenant."""
     tenant = HttpClient(shared.client.base_url, TENANT)

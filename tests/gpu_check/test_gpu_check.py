@@ -16,6 +16,7 @@ from ops.gpu_checking.load import NO_TORCH
 from ops.gpu_checking.report import Check, summary, table
 from tests.devices.fake_nvml import VERSION_MISMATCH, FakeCard, FakeNvml, compiler
 
+pytestmark = pytest.mark.once
 ROOT: Final = Path(__file__).resolve().parents[2]
 CARD: Final = FakeCard()
 

@@ -24,6 +24,7 @@ from swapd.views import (
     SessionOutcome,
 )
 from tests.migration.world import (
+    BLOCK_BYTES,
     INFO,
     Deed,
     ScriptedLink,
@@ -57,10 +58,12 @@ def by_session(view: DrainView) -> dict[str, SessionOutcome]:
 
 
 async def noted(world: World, drain: str, session: str = "s") -> SessionOutcome:
-    """What is said of a session, once something is."""
-    while session not in (found := by_session(await world.supervisor.view(drain))):
+    """What is said of a session, once something is: an outcome, or a reason for waiting."""
+    while True:
+        found = by_session(await world.supervisor.view(drain)).get(session)
+        if found is not None and (found.outcome or found.reason) is not None:
+            return found
         await world.table.wait_activity(0.02)
-    return found[session]
 
 
 # The calls --------------------------------------------------------------------------------------------
@@ -122,6 +125,43 @@ async def test_sessions_of_one_drain_move_side_by_side(tmp_path: Path) -> None:
         assert len(world.bodies(into.Freeze)) == 1
 
 
+async def test_a_drain_shows_moves_under_way_as_far_as_they_are(tmp_path: Path) -> None:
+    """H54: phase, target and bytes while it runs; who waits is listed, too."""
+    held = trio.Event()
+
+    async def hold(link: ScriptedLink, body: into.Freeze) -> object:
+        held.set()
+        await trio.sleep_forever()
+        return await link.work(body)
+
+    async with open_world(tmp_path) as world:
+        await world.session("moves", tokens=9)
+        await world.session("waits", tokens=0)
+        world.a.always(into.Freeze, hold)
+        begun = await world.supervisor.start("a", 60, "operator")
+        assert {each.session for each in begun.sessions} == {"moves", "waits"}
+        await held.wait()
+        for view in (await world.supervisor.view(begun.id), (await world.supervisor.views())[0]):
+            found = by_session(view)
+            assert found["waits"].phase == "planned"
+            moves = found["moves"]
+            assert (moves.outcome, moves.phase, moves.target) == (None, "precopying", "b")
+            assert (moves.precopied_bytes, moves.rounds) == (2 * BLOCK_BYTES, 1)
+
+
+async def test_older_drains_come_page_by_page(tmp_path: Path) -> None:
+    """H65"""
+    async with open_world(tmp_path) as world:
+        names = []
+        for _ in range(3):
+            names.append((await world.supervisor.start("a", 60, "operator")).id)
+            await drained(world, names[-1])
+        assert [view.id for view in await world.supervisor.views()] == names[::-1]
+        assert [view.id for view in await world.supervisor.views(names[1])] == names[:1]
+        assert await world.supervisor.views(names[0]) == []
+        assert await world.supervisor.views("nothing of that name") == []
+
+
 async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path) -> None:
     """H76, H167: the others wait, and say for what."""
     async with open_world(tmp_path, max_concurrent_migrations=1) as world:
@@ -137,7 +177,7 @@ async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path)
         begun = await world.supervisor.start("a", 60, "operator")
         await world.until(lambda: len(world.bodies(into.Export)) == 1)
         view = await world.supervisor.view(begun.id)
-        assert [o.reason for o in view.sessions] == [Code.ARENA_EXHAUSTED] * 2
+        assert [o.reason for o in view.sessions if o.phase == "planned"] == [Code.ARENA_EXHAUSTED] * 2
         assert len(world.bodies(into.Reserve)) == 1
         waiting.set()
         view = await drained(world, begun.id)
@@ -365,7 +405,14 @@ async def test_a_target_lost_on_the_way_leaves_the_session_with_its_source(
         session = await world.session()
         world.b.on(step, loss)
         begun = await world.supervisor.start("a", 60, "operator")
-        await world.until(lambda: world.b.ready is None and session.move is None)
+        await world.until(
+            lambda: (
+                world.b.ready is None
+                and session.move is None
+                and world.leases is not None
+                and world.leases.active == 0  # the last thing of a move, and off this thread
+            )
+        )
         outcome = await noted(world, begun.id)
         expected = "rehomed_source" if step is into.Activate else "aborted_source_resumed"
         assert (outcome.outcome, outcome.reason) == (expected, Code.TARGET_LOST)
@@ -400,6 +447,22 @@ async def test_a_source_lost_on_the_way_is_resolved_as_any_lost_owner(
         world.check_baseline()
         rows = await world.rows("SELECT outcome, reason FROM moves")
         assert rows == [("failed", Code.SOURCE_LOST)]
+
+
+async def test_sessions_that_memory_has_let_go_are_told_as_they_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H54, H64: however many end together, the drain reads from the store what became of each."""
+    monkeypatch.setattr("swapd.sessions.table.ENDED_KEPT", 1)
+    async with open_world(tmp_path) as world:
+        for name in ("one", "two", "three"):
+            await world.session(name, allow_replay_fallback=False)
+        world.a.on(into.Export, loss)
+        begun = await world.supervisor.start("a", 60, "operator")
+        told = by_session(await drained(world, begun.id))
+        assert sum(world.table.get(name) is not None for name in told) == 1
+        assert {(one.outcome, one.reason) for one in told.values()} == {("failed", Code.RECOVERY_UNAVAILABLE)}
+        assert len(told) == 3
 
 
 @pytest.mark.parametrize("step", [into.Export, into.Freeze])

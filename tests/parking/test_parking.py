@@ -80,9 +80,12 @@ async def test_the_oldest_comes_first_where_not_all_have_room(tmp_path: Path) ->
         order = [kept.header.session for kept in room(world)]
         by_name = {"first": first, "second": second}
         world.ledger.set_worker("a", INFO.usable_blocks, one_slot.max_num_seqs, INFO.block_tokens)
+        assert world.supervisor.waits(first) == Code.NO_TARGET
         lend(world)
         await resumed(world, by_name[order[0]])
         assert by_name[order[1]].view().state == "parked"
+        assert world.supervisor.waits(by_name[order[1]]) == Code.TARGET_FULL
+        assert world.supervisor.waits(by_name[order[0]]) is None
         await world.table.finish(by_name[order[0]], "cancelled", Code.SESSION_CANCELLED)
         await resumed(world, by_name[order[1]])
 
@@ -99,6 +102,7 @@ async def test_who_reads_not_stays_parked_until_it_reads(tmp_path: Path) -> None
         lend(world)
         await resumed(world, alone)
         assert quiet.view().state == "parked"
+        assert world.supervisor.waits(quiet) == Code.NO_READER
         assert len(world.bodies(into.Reserve, "a")) == 1
         world.table.reader_came(quiet)
         await resumed(world, quiet)

@@ -23,6 +23,7 @@ from swapd.messages.sampler import Measurement
 from swapd.pressure import tracker as tracker_module
 from swapd.pressure.cache import decode_cache, encode_cache
 from swapd.pressure.calibration import DevicePressure
+from swapd.pressure.debug_window import DebugWindow
 from swapd.pressure.reading import Attendance, Decision, Reading
 from swapd.pressure.tracker import CalibrationKeeper, PressureTracker, reading_of
 from swapd.store.devices import add_samples, samples
@@ -562,3 +563,30 @@ async def test_without_it_none_is(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO):
         made.tracker.take(measured(), "unlocked")
     assert lines(caplog) == []
+
+
+async def test_the_window_opens_and_ends_while_the_tracker_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R129: at run time, without a new start."""
+    made = await bench(tmp_path)
+    window = DebugWindow(lambda: made.now)
+    made.tracker = PressureTracker(
+        made.device,
+        made.config,
+        made.keeper,
+        cast(Store, made.store),
+        on_decision=lambda *heard: None,
+        debug=window,
+    )
+    await started(made)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        made.tracker.take(measured(at_s=100.0), "unlocked")
+        assert lines(caplog) == []
+        window.open_for(10.0)
+        made.tracker.take(measured(at_s=105.0), "unlocked")
+        assert [line["message"] for line in lines(caplog)] == ["decision"]
+        made.now += 10.0
+        made.tracker.take(measured(at_s=110.0), "unlocked")
+        assert len(lines(caplog)) == 1

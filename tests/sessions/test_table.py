@@ -188,6 +188,22 @@ async def test_a_session_is_found_in_memory_or_in_the_store(tmp_path: Path) -> N
         assert unknown.value.code == Code.SESSION_UNKNOWN
 
 
+async def test_memory_keeps_so_many_tokens_of_ended_sessions_and_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B48: a few long ones must not cost what many short ones may; each is still found in the store."""
+    monkeypatch.setattr("swapd.sessions.table.ENDED_TOKENS_KEPT", 20)
+    async with open_world(tmp_path) as world:
+        for name in ("one", "two", "three", "long"):
+            session = await world.session(name, tokens=50 if name == "long" else 6)
+            assert session.tokens == len(session.record.prompt) + (50 if name == "long" else 6)
+            await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
+            kept = [each for each in ("one", "two", "three", "long") if world.table.get(each)]
+            expected = {"one": ["one"], "two": ["one", "two"], "three": ["two", "three"], "long": ["long"]}
+            assert kept == expected[name]
+        assert len((await world.table.find("one")).outputs()) == 6
+
+
 # Readers -----------------------------------------------------------------------------------------------
 
 

@@ -60,24 +60,45 @@ async def fill(path: Path, limit_bytes: int) -> None:
     async with opened(path) as store:
         await store.commit(running("s"))
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
-        pos = 0
-        while not store.failed:
-            batch = append("s", pos + 1, tuple(range(pos + 1, pos + 33)))
-            try:
-                got = await store.commit(lambda db, batch=batch: append_tokens(db, batch))  # type: ignore[misc]
-            except SwapdError as error:
-                say("refused", error.code)
-            else:
-                pos = got.accepted
-                say("shown", pos)
+        pos = await _append_until_failed(store)
         # There is room again, but the outcome of the last commit is still unknown.
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        await store.wait_failed()
+        await _try_again(store, pos)
+
+
+async def sync(path: Path, armed: Path) -> None:
+    """Append until fsync fails, which is from when `armed` is there; then try again (H160)."""
+    async with opened(path) as store:
+        await store.commit(running("s"))
+        pos = await _append_until_failed(store)
+        # It would succeed now, and mean nothing.
+        os.unlink(armed)
+        await _try_again(store, pos)
+
+
+async def _append_until_failed(store: Store) -> int:
+    """Returns how many tokens were acknowledged."""
+    pos = 0
+    while not store.failed:
+        batch = append("s", pos + 1, tuple(range(pos + 1, pos + 33)))
         try:
-            await store.commit(lambda db: append_tokens(db, append("s", pos + 1, (0,))))
+            got = await store.commit(lambda db, batch=batch: append_tokens(db, batch))  # type: ignore[misc]
         except SwapdError as error:
             say("refused", error.code)
-        say("read", len(await store.read(lambda db: load_tokens(db, "s"))))
+        else:
+            pos = got.accepted
+            say("shown", pos)
+    return pos
+
+
+async def _try_again(store: Store, pos: int) -> None:
+    await store.wait_failed()
+    say("because", *store.trouble())
+    try:
+        await store.commit(lambda db: append_tokens(db, append("s", pos + 1, (0,))))
+    except SwapdError as error:
+        say("refused", error.code)
+    say("read", len(await store.read(lambda db: load_tokens(db, "s"))))
 
 
 def hold(path: Path) -> None:
@@ -93,6 +114,9 @@ def hold(path: Path) -> None:
 
 def main() -> None:
     role, path = sys.argv[1], Path(sys.argv[2])
+    if role == "sync":
+        trio.run(sync, path, Path(sys.argv[3]))
+        return
     number, other = (*map(int, sys.argv[3:]), 0, 0)[:2]
     try:
         if role == "create":

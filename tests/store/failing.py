@@ -66,7 +66,13 @@ class CommitLiesStore(Store):
 @asynccontextmanager
 async def opened(path: Path, kind: type[Store] = Store) -> AsyncIterator[Store]:
     """A store that runs while the block does, and has stopped and closed after it."""
-    store = kind.open(path)
+    async with running_store(kind.open(path)) as store:
+        yield store
+
+
+@asynccontextmanager
+async def running_store(store: Store) -> AsyncIterator[Store]:
+    """Run an open store while the block does."""
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         yield store

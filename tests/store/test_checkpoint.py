@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -95,7 +96,7 @@ def test_a_log_over_its_limit_is_ended_even_if_the_writer_never_rests(
 
 async def test_a_running_store_copies_its_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "CHECKPOINT_OPS", 1)
-    monkeypatch.setattr("swapd.store.writer.CHECKPOINT_EVERY_S", 0.001)
+    monkeypatch.setattr("swapd.store.housekeeping.CHECKPOINT_EVERY_S", 0.001)
     copied = trio.Event()
     original = Checkpointer.checkpoint
 
@@ -114,3 +115,24 @@ def test_an_error_is_left_to_the_writer(path: Path) -> None:
     with closing(Checkpointer(path)) as checkpointer:
         assert not checkpointer.due(0)
         assert not checkpointer.checkpoint(0)
+
+
+@pytest.mark.parametrize(("name", "raises"), [("SQLITE_IOERR_FSYNC", True), ("SQLITE_FULL", False)])
+def test_a_disk_that_fails_is_told_and_a_full_one_is_left_to_the_writer(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, raises: bool
+) -> None:
+    """H160"""
+    error = sqlite3.OperationalError("the disk")
+    error.sqlite_errorcode = getattr(sqlite3, name)
+
+    class Fails(sqlite3.Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            raise error
+
+    monkeypatch.setattr(checkpoint, "open_checkpointer", lambda path: Fails(":memory:"))
+    with closing(Checkpointer(path)) as checkpointer:
+        if raises:
+            with pytest.raises(sqlite3.OperationalError):
+                checkpointer.checkpoint(0)
+        else:
+            assert not checkpointer.checkpoint(0)

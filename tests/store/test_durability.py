@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pytest
 from swapd.store.ledger import load_tokens
 from swapd.store.sessions import load_session
 from swapd.store.writer import Store
+from tests.store.disks import failing_fsync
 
 SESSIONS = 4
 KILLS = 5
@@ -29,10 +30,14 @@ INSTANTS = 200
 
 @contextmanager
 def child(
-    role: str, path: Path, *arguments: str, tracer: Sequence[str] = ()
+    role: str,
+    path: Path,
+    *arguments: str,
+    tracer: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     command = [*tracer, sys.executable, "-m", "tests.store.children", role, str(path), *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
         try:
             yield process
         finally:
@@ -168,6 +173,8 @@ def test_a_disk_that_is_full_stops_the_store_and_loses_nothing(path: Path) -> No
     # Then one refusal of the commit that met the full disk, and one of the commit after it.
     assert [words for words in lines if words[0] == "refused"] == [["refused", "store_failed"]] * 2
     assert lines.index(["refused", "store_failed"]) == len(shown) > 2
+    # A limit on a file's size is no full disk: what it does to the log, SQLite does not promise.
+    assert ["because", "store_failed", "disk_error"] in lines
     assert lines[-1] == ["read", str(shown[-1])]
     assert path.with_name("swapd.db-wal").exists()
     with restarted(path) as db:
@@ -176,6 +183,45 @@ def test_a_disk_that_is_full_stops_the_store_and_loses_nothing(path: Path) -> No
         assert len(stored) >= shown[-1]
     with child("show", path, "1") as process:
         assert len(shown_before_kill(process, 3)) >= 3
+
+
+def test_an_fsync_that_fails_stops_the_store_for_good(path: Path, tmp_path: Path) -> None:
+    """H160: nothing is acknowledged any more, the same fsync is not asked again, and the log stays."""
+    env, armed = failing_fsync(tmp_path)
+    with child("sync", path, str(armed), env=env) as process:
+        assert process.stdout is not None
+        first = b"".join(process.stdout.readline() for _ in range(3))
+        armed.touch()
+        output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+    lines = [line.split() for line in (first + output).decode().splitlines()]
+    shown = [int(line[1]) for line in lines if line[0] == "shown"]
+    # One more where a commit met it and not a checkpoint.
+    refused = [line for line in lines if line[0] == "refused"]
+    assert refused in ([["refused", "store_failed"]] * 2, [["refused", "store_failed"]])
+    assert ["because", "store_failed", "disk_error"] in lines
+    assert path.with_name("swapd.db-wal").exists()
+    with restarted(path) as db:
+        stored = load_tokens(db, "s")
+        assert stored == list(range(1, len(stored) + 1))
+        # The last one may be there or not: its outcome was unknown.
+        assert len(stored) - shown[-1] in (0, 32)
+
+
+def test_what_a_failed_fsync_left_in_the_log_is_written_again_at_the_start(
+    path: Path, tmp_path: Path
+) -> None:
+    """H160: the kernel may hold it for written though it never was; it is in the database before use."""
+    with child("show", path, "1") as process:
+        shown = shown_before_kill(process, 5)
+    store = Store.open(path)
+    try:
+        alone = tmp_path / "without-the-log.db"
+        shutil.copyfile(path, alone)
+        with closing(sqlite3.connect(alone)) as db:
+            assert len(load_tokens(db, "s0")) >= len(shown)
+    finally:
+        store.close()
 
 
 def test_a_second_coordinator_is_refused_at_once(path: Path) -> None:

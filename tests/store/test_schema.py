@@ -21,6 +21,8 @@ def test_a_database_is_migrated_once(db: sqlite3.Connection) -> None:
         ("0001_initial",),
         ("0002_devices",),
         ("0003_quarantines",),
+        ("0004_activity",),
+        ("0005_sign_ins",),
     ]
 
 

@@ -1,0 +1,1 @@
+"""The pages for people, one module a page."""

@@ -1,0 +1,126 @@
+"""What a device's state means to its owner: one sentence, and what they can do next. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from console.phrases import clock, duration, plural
+from swapd.lending.reasons import Why
+from swapd.views import DeviceView
+
+Tone = Literal["lent", "yours", "rising", "waiting", "wrong"]
+"""The look of a state; never alone: a word and a sign go with it."""
+
+
+class Words(NamedTuple):
+    """`label` is one word, `headline` the sentence, `detail` why, `next_step` what the owner can do."""
+
+    tone: Tone
+    sign: str
+    label: str
+    headline: str
+    detail: str
+    next_step: str
+
+
+NEEDS_OWNER: Final = frozenset({Why.NO_CONSENT, Why.UNSUPPORTED, Why.ATTENDANCE_UNKNOWN, Why.NO_READINGS})
+"""Reasons that do not go away by themselves, or that the owner should look at."""
+
+_NEXT: Final[dict[str, str]] = {
+    Why.NO_CONSENT: "To lend it, set consent under [owner] in the configuration and start swapd again.",
+    Why.TAKEN_BACK: "Lend it again whenever you like.",
+    Why.PRESSURE: "Just work on. It is lent again by itself once your work has paused.",
+    Why.OWNER_PROCESS: "It is lent again by itself once that program has ended.",
+    Why.OWNER_MEMORY: "It is lent again by itself once enough of its memory is free.",
+    Why.GAME: "Enjoy the game. It is lent again by itself afterwards.",
+    Why.QUIET_HOURS: "It is lent again by itself when the quiet hours end.",
+    Why.OWNER_PRESENT: "It is lent again by itself when you lock the screen.",
+    Why.RESUMING: "Nothing to do: it is lent again by itself after a short rest.",
+    Why.UNSUPPORTED: "See Diagnostics for what the driver says; until then it is not lent.",
+    Why.ATTENDANCE_UNKNOWN: "See Diagnostics: swapd cannot ask the system whether you are there.",
+    Why.NO_READINGS: "See Diagnostics if this lasts longer than a minute.",
+    Why.CALIBRATING: "Nothing to do: use your machine as always while swapd learns what is normal.",
+}
+
+
+def words(view: DeviceView, sessions: int) -> Words:
+    """How to put a device's state; `sessions` is how many generations run on it."""
+    why = view.why
+    detail = _sentence(view.sentence)
+    running = plural(sessions, "generation") if sessions else "nothing"
+    match view.state:
+        case "lent" if view.admitting:
+            doing = f"{running} running on it" if sessions else "idle, waiting for work"
+            return Words(
+                "lent",
+                "●",
+                "Lent",
+                f"Lent to language models: {doing}.",
+                detail,
+                "Your own work always comes first. You can also take it back now.",
+            )
+        case "vacating":
+            return Words(
+                "rising",
+                "◐",
+                "Coming back",
+                f"Coming back to you: {running} left on it.",
+                detail,
+                "It is yours as soon as the generations have moved away.",
+            )
+        case "free":
+            return Words("yours", "○", "Yours", "It is yours.", detail, _next(why))
+        case "returning":
+            return Words(
+                "waiting",
+                "◔",
+                "Starting",
+                "About to be lent again.",
+                detail,
+                "Nothing to do: its workers are starting.",
+            )
+        case _ if why in NEEDS_OWNER:
+            return Words("wrong", "▲", "Not lent", "Not lent, and it needs a look.", detail, _next(why))
+        case _ if why == Why.CALIBRATING:
+            return Words(
+                "waiting",
+                "◔",
+                "Learning",
+                "Learning what is normal on it before lending it.",
+                detail,
+                _next(why),
+            )
+        case _:
+            return Words("waiting", "◔", "Not lent", "Not lent right now.", detail, _next(why))
+
+
+def free_text(view: DeviceView) -> str | None:
+    """How the last give-back went: `free in 2.1 s` with when, or None before the first."""
+    last = view.last_give_back
+    if last is None:
+        return None
+    when = clock(last.began_at)
+    if last.free_in_s is None:
+        return f"being freed since {when}"
+    return f"free in {duration(last.free_in_s)} ({when})"
+
+
+def taken_text(view: DeviceView) -> str | None:
+    """Until when the owner keeps it, or None where it is not taken back."""
+    taken = view.taken_back
+    if taken is None:
+        return None
+    if taken.ends_at is not None:
+        return f"Yours until {clock(taken.ends_at)}."
+    if taken.until == "unlock":
+        return "Yours until you unlock the screen again."
+    return "Yours until you lend it again."
+
+
+def _next(why: str | None) -> str:
+    return _NEXT.get(why or "", "Nothing to do.")
+
+
+def _sentence(text: str) -> str:
+    """The verdict's clause as a sentence of its own."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."

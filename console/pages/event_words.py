@@ -1,0 +1,58 @@
+"""What happened to a device, in words for its owner. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from console.phrases import duration
+from swapd.views import DeviceEvent
+
+_KINDS: Final = {
+    "engaged": "Your work came first",
+    "released": "Your work was over",
+    "taken_back": "You took it back",
+    "take_back_ended": "Your claim on it ended",
+    "vacating": "What ran on it began to leave",
+    "free": "It was yours",
+    "returning": "Its workers were started again",
+    "lent": "It was lent",
+    "refused": "It took no new work",
+}
+_WHYS: Final = {
+    "no_consent": "you have not agreed to lend it",
+    "taken_back": "you took it back",
+    "pressure": "your own load",
+    "owner_process": "a program of yours",
+    "owner_memory": "its memory was short",
+    "game": "a game",
+    "quiet_hours": "quiet hours",
+    "owner_present": "you were at the machine",
+    "resuming": "a rest after your work",
+    "unsupported": "your load cannot be measured",
+    "attendance_unknown": "whether you are there could not be told",
+    "no_readings": "there were no readings",
+    "calibrating": "learning what is normal",
+    "told": "because you said so",
+    "unlock": "until the screen is unlocked",
+    "time": "for a time",
+}
+
+
+class EventWords(NamedTuple):
+    """One line of a device's history. `rising`: whether it is about the owner's work coming first."""
+
+    at: float
+    what: str
+    detail: str
+    rising: bool
+
+
+def event_words(event: DeviceEvent) -> EventWords:
+    """How to put an event; what has no words of ours is shown as it is named."""
+    detail = _WHYS.get(event.why or "", event.why or "")
+    if event.seconds is not None:
+        span = f"{'after' if event.kind == 'free' else 'for'} {duration(event.seconds)}"
+        detail = f"{detail}, {span}" if detail else span
+    return EventWords(
+        event.at, _KINDS.get(event.kind, event.kind.replace("_", " ")), detail, event.kind == "engaged"
+    )

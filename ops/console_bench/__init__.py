@@ -1,0 +1,1 @@
+"""Parts of `ops/bench_console.py`."""

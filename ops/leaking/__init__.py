@@ -1,0 +1,1 @@
+"""The parts of `ops/drill_leak.py`."""

@@ -1,0 +1,73 @@
+"""One look of a drain: who leaves a worker now and where to, who stays for now and why. Pure.
+
+A drain looks through this again and again, and borrows what each move needs; its pre-flight looks through it,
+too, and borrows from copies of the same books. So what the one says is what the other does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from swapd.errors import Code, SwapdError
+from swapd.messages.generation import PARK
+from swapd.migration.planner import Assignment, Candidate, Refusal, Traveller, plan
+
+PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
+"""Refusals for which a session may be parked instead: it is no worker's fault, and time may change it."""
+
+L = TypeVar("L")
+
+
+class Sight(NamedTuple):
+    """The workers as they are now, and what the service allows."""
+
+    source: Candidate
+    workers: Sequence[Candidate]
+    migration_enabled: bool
+    certified: bool
+
+
+class Departure(NamedTuple, Generic[L]):
+    """A session that leaves now. `loan` is what was borrowed for it."""
+
+    session: str
+    target: str
+    loan: L
+
+
+def depart(
+    sight: Sight,
+    travellers: Sequence[Traveller],
+    *,
+    parks: Callable[[str], bool],
+    borrow: Callable[[Assignment], L],
+) -> tuple[list[Departure[L]], list[Refusal]]:
+    """Plan for all, park whom no worker takes, and borrow for each in this order.
+
+    `parks`: whether a session goes to the park if no worker can take it (B3). `borrow` raises why a move that
+    is planned cannot begin yet.
+    """
+    assignments, refusals = plan(
+        sight.source,
+        sight.workers,
+        travellers,
+        migration_enabled=sight.migration_enabled,
+        certified=sight.certified,
+    )
+    stay: list[Refusal] = []
+    for refusal in refusals:
+        if refusal.code in PARKABLE and parks(refusal.session):
+            assignments.append(Assignment(refusal.session, PARK))
+        else:
+            stay.append(refusal)
+    leave: list[Departure[L]] = []
+    for assignment in assignments:
+        try:
+            loan = borrow(assignment)
+        except SwapdError as error:
+            refusal = Refusal(assignment.session, error.code, error.retryable, error.detail or None)
+            stay.append(refusal)
+        else:
+            leave.append(Departure(assignment.session, assignment.target, loan))
+    return leave, stay

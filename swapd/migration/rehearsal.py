@@ -1,0 +1,149 @@
+"""A drain without its deeds: the rules of `departures` on copies of the real books, for a pre-flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from swapd.errors import Code, SwapdError
+from swapd.messages.generation import PARK, Lease
+from swapd.migration.departures import Departure, Sight, depart
+from swapd.migration.ledger import CapacityLedger, blocks_for
+from swapd.migration.loan_book import LoanBook
+from swapd.migration.pictures import traveller
+from swapd.migration.planner import Assignment, Refusal, Traveller
+from swapd.migration.preflight import Fate, Pace, foresee
+from swapd.parking.gate import Gate
+from swapd.parking.ledger import park_size
+from swapd.sessions.live import LiveSession
+from swapd.sessions.recovery import Recovery
+from swapd.views import DrainMode, Foreseen, PreflightView
+from swapd.worker.link import WorkerLink
+
+REBUILDS: Final[frozenset[DrainMode]] = frozenset({"replay", "cold_replay"})
+"""Modes whose sessions leave without their KV."""
+
+
+class Rehearsal:
+    """Implements `preflight.Trial`. `loans` is a copy already; it is spoiled."""
+
+    def __init__(
+        self,
+        source: WorkerLink,
+        sessions: Sequence[LiveSession],
+        mode: DrainMode,
+        sight: Callable[[CapacityLedger], Sight],
+        loans: LoanBook,
+        recovery: Recovery,
+        gate: Gate | None,
+    ) -> None:
+        self._source = source
+        self._sessions = {session.id: session for session in sessions}
+        self._mode = mode
+        self._sight = sight
+        self._loans = loans
+        self._recovery = recovery
+        self._gate = gate
+        self._park = gate.park.room.ledger.copy() if gate is not None else None
+        self._under_way: list[Departure[Lease]] = []
+
+    def view(self, detail: Callable[[Refusal], str | None], measured: Pace | None) -> PreflightView:
+        """The whole pre-flight. `detail`: names and numbers of a refusal, for people."""
+        ready = self._source.ready
+        seen = [_seen(session) for session in self._sessions.values()]
+        if ready is None:
+            # Its sessions are recovery's: a drain waits for what that decides.
+            fates = {each.session: Fate("wait", reason=Code.SOURCE_LOST) for each in seen}
+        else:
+            fates = foresee(self, seen, "replay" if self._mode in REBUILDS else "move")
+        block_tokens, block_bytes = (
+            (ready.info.block_tokens, ready.info.block_bytes) if ready is not None else (1, 0)
+        )
+        rows = []
+        for name, fate in fates.items():
+            session = self._sessions[name]
+            refusal = Refusal(name, fate.reason, False) if fate.reason is not None else None
+            blocks = blocks_for(_computed(session), block_tokens) if ready is not None else 0
+            rows.append(
+                Foreseen(
+                    session=name,
+                    state=session.state,
+                    accepted=session.durable,
+                    max_new_tokens=session.record.max_new_tokens,
+                    kv_blocks=blocks,
+                    kv_bytes=blocks * block_bytes,
+                    would=fate.would,
+                    then=fate.then,
+                    target=fate.target if fate.target != PARK else None,
+                    reason=fate.reason,
+                    detail=fate.detail or (detail(refusal) if refusal is not None else None),
+                )
+            )
+        copied = sum(row.kv_bytes for row in rows if {"move", "park"} & {row.would, row.then})
+        return PreflightView(
+            worker=self._source.name,
+            mode=self._mode,
+            sessions=tuple(rows),
+            copy_bytes=copied,
+            copy_s=copied / measured.bytes_per_s if measured is not None else None,
+            longest_pause_ms=measured.longest_pause_ms if measured is not None else None,
+            drains_measured=measured.drains if measured is not None else 0,
+        )
+
+    def look(self, travellers: Sequence[Traveller]) -> tuple[dict[str, str], list[Refusal]]:
+        if self._mode in REBUILDS:
+            return self._rebuild(travellers)
+        leave, stay = depart(
+            self._sight(self._loans.ledger),
+            travellers,
+            parks=lambda session: self._gate is not None and self._mode == "park",
+            borrow=self._borrow,
+        )
+        self._under_way += leave
+        return {each.session: each.target for each in leave}, stay
+
+    def arrive(self) -> None:
+        for session, target, lease in self._under_way:
+            self._loans.arrived(lease)
+            if target == PARK and self._park is not None and (ready := self._source.ready) is not None:
+                # Less than it was promised: that is for what it decodes on the way.
+                self._park.withdraw(session)
+                self._park.keep(session, park_size(_computed(self._sessions[session]), ready.info))
+        self._under_way.clear()
+
+    def _rebuild(self, travellers: Sequence[Traveller]) -> tuple[dict[str, str], list[Refusal]]:
+        gone: dict[str, str] = {}
+        stay: list[Refusal] = []
+        for each in travellers:
+            try:
+                gone[each.session] = self._recovery.place(
+                    self._sessions[each.session], self._loans.ledger
+                ).name
+            except SwapdError as error:
+                stay.append(Refusal(each.session, error.code, error.retryable))
+        return gone, stay
+
+    def _borrow(self, assignment: Assignment) -> Lease:
+        session, ready = self._sessions[assignment.session], self._source.ready
+        assert ready is not None
+        if assignment.target == PARK and self._gate is not None and self._park is not None:
+            self._gate.rehearse(self._park, session, ready.info)
+        try:
+            return self._loans.lend(session.id, session.record.spec().budget, assignment.target, ready.info)
+        except SwapdError:
+            if self._park is not None:
+                self._park.withdraw(session.id)
+            raise
+
+
+def _seen(session: LiveSession) -> Traveller:
+    """A session as the drain's looks find it, or skip it: what is being rebuilt is in other hands, too."""
+    seen = traveller(session)
+    return msgspec.structs.replace(seen, moving=seen.moving or session.recovering)
+
+
+def _computed(session: LiveSession) -> int:
+    """Positions whose KV is there: the last token's is made with the next one."""
+    return max(len(session.record.prompt) + len(session.received) - 1, 0)

@@ -1,0 +1,68 @@
+"""The frame of all pages: self-contained, strict, and made of vendored files that are what they say."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from console.pages.layout import folder
+from tests.console.service_double import OPERATOR
+from tests.lent_devices import lent_device
+
+VENDORS = (folder("static") / "vendor", Path(__file__).resolve().parents[1] / "browser" / "vendor")
+LISTED = re.compile(r"^\| `([^`]+)` \|.*\| `([0-9a-f]{64})` \|$", re.MULTILINE)
+
+
+class Loads(HTMLParser):
+    """What a page would load, and what a strict policy forbids in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+        self.inline: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in ("script", "img", "link"):
+            self.addresses += [value for key in ("src", "href") if (value := given.get(key))]
+        if tag == "style" or (tag == "script" and not given.get("src")):
+            self.inline.append(tag)
+        self.inline += [key for key in given if key == "style" or key.startswith(("on", "hx-on"))]
+
+
+async def page(client, path):
+    reply = await client.ask("GET", path, token=OPERATOR)
+    assert reply.status == 200
+    return reply
+
+
+@pytest.mark.parametrize("path", ["/", "/devices/a"])
+async def test_a_page_loads_only_files_of_its_own(client, service, path):
+    """Works without the internet, under a policy without inline script or style."""
+    service.lent = {"a": lent_device("a")}
+    reply = await page(client, path)
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert reply.headers["cache-control"] == "no-store"
+    loads = Loads(reply.body.decode())
+    assert loads.inline == []
+    assert loads.addresses
+    for address in loads.addresses:
+        assert address.startswith("/static/")
+        assert (await client.ask("GET", address, token=None)).status == 200
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=["served", "for tests"])
+def test_the_vendored_files_are_what_their_list_says(vendor):
+    listed = LISTED.findall((vendor / "README.md").read_text())
+    assert {name for name, _ in listed} == {
+        path.name for path in vendor.iterdir() if path.suffix in (".js", ".css")
+    }
+    for name, digest in listed:
+        assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == digest, name

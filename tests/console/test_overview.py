@@ -1,0 +1,161 @@
+"""The overview says what each device does, why, and what its owner can do; and does it."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import msgspec
+import pytest
+
+from console.pages.device_words import words
+from swapd.lending.reasons import Why
+from swapd.views import SwitchesView, TakeBack, TakenBack
+from tests.console.service_double import OPERATOR, TENANT
+from tests.lent_devices import GIVEN_BACK, lent_device
+
+FORM = "application/x-www-form-urlencoded"
+
+
+async def text(client, path="/"):
+    reply = await client.ask("GET", path, token=OPERATOR)
+    assert reply.status == 200
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", reply.body.decode())))
+
+
+async def post(client, path, fields="", token=OPERATOR, kind=FORM):
+    return await client.ask("POST", path, fields.encode(), token=token, headers={"Content-Type": kind})
+
+
+async def test_a_lent_device_says_so_with_its_load_and_its_threshold(client, service):
+    """R50, R125"""
+    service.lent = {"gpu0": lent_device("gpu0")}
+    page = await text(client)
+    assert "Lent to language models: idle, waiting for work." in page
+    assert "3 % your own use now" in page
+    assert "Threshold 34%, rising toward 40% (learned from 52 h)" in page
+    assert "away, screen locked" in page
+
+
+async def test_a_device_that_was_given_back_says_how_fast(client, service):
+    """B17"""
+    service.lent = {"gpu0": lent_device("gpu0", state="free", why="pressure", last_give_back=GIVEN_BACK)}
+    page = await text(client)
+    assert "It is yours." in page
+    assert "free in 2.1 s" in page
+    assert "lent again by itself" in page
+
+
+async def test_calibration_shows_its_progress(client, service):
+    """R125"""
+    view = lent_device("gpu0", state="refused", admitting=False, why="calibrating", calibrated=False)
+    learning = msgspec.structs.replace(view.profiles["locked"], warmup_have=34, calibrated=False)
+    service.lent = {"gpu0": msgspec.structs.replace(view, profiles={"locked": learning})}
+    assert "Learning: 34 of 60 readings" in await text(client)
+    reply = await client.ask("GET", "/", token=OPERATOR)
+    assert b'max="60" value="34"' in reply.body
+
+
+async def test_a_stale_reading_is_not_shown_as_a_number(client, service):
+    service.lent = {
+        "gpu0": lent_device(
+            "gpu0", state="refused", admitting=False, why="no_readings", readings="missing",
+            readings_detail="no reading for 40 s", reading_pct=None, sentence="there is no valid reading",
+        )
+    }  # fmt: skip
+    page = await text(client)
+    assert "no reading for 40 s" in page
+    assert "Not lent, and it needs a look." in page
+    assert "gpu0: there is no valid reading." in page
+
+
+async def test_without_devices_the_page_says_how_to_lend_one(client, service):
+    service.lent = {}
+    page = await text(client)
+    assert "No device is set up for lending." in page
+    assert "[[devices]]" in page
+
+
+async def test_what_an_operator_switched_off_stands_above_the_cards(client, service):
+    """H163"""
+    service.switches_view = SwitchesView(admission=False, migration=False)
+    page = await text(client)
+    assert "New work is stopped" in page
+    assert "Moves are switched off" in page
+
+
+@pytest.mark.parametrize(
+    ("choice", "asked"),
+    [("3600", TakeBack(for_s=3600.0, until="time")), ("told", TakeBack(until="told")),
+     ("unlock", TakeBack(until="unlock"))],
+)  # fmt: skip
+async def test_take_back_now_and_lend_again(client, service, choice, asked):
+    service.lent = {"a": lent_device("a")}
+    reply = await post(client, "/devices/a/take-back", f"for={choice}")
+    assert (reply.status, reply.headers["location"]) == (303, "/#device-a")
+    assert service.taken == [("a", asked)]
+    reply = await post(client, "/devices/a/lend")
+    assert reply.status == 303
+    assert service.lent["a"].state == "lent"
+
+
+async def test_a_device_kept_by_its_owner_says_until_when(client, service):
+    service.lent = {
+        "gpu0": lent_device("gpu0", state="free", why="taken_back", taken_back=TakenBack(1.0, "unlock"))
+    }
+    page = await text(client)
+    assert "Yours until you unlock the screen again." in page
+    assert "Lend again" in page
+    assert "Take back now" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "kind", "status", "says"),
+    [
+        ("/devices/nobody/take-back", "for=told", FORM, 404, "device_unknown"),
+        ("/devices/nobody/lend", "", FORM, 404, "device_unknown"),
+        ("/devices/a/take-back", "for=1e9", FORM, 422, "invalid_request"),
+        (
+            "/devices/a/take-back",
+            "for=told",
+            "multipart/form-data; boundary=x",
+            415,
+            "unsupported_media_type",
+        ),
+        ("/devices/a/take-back", "&".join(f"f{n}=1" for n in range(200)), FORM, 422, "invalid_request"),
+    ],
+)
+async def test_a_refused_action_says_why_and_does_nothing(client, service, path, fields, kind, status, says):
+    reply = await post(client, path, fields, kind=kind)
+    assert reply.status == status
+    assert says.encode() in reply.body
+    assert service.taken == []
+
+
+async def test_a_tenant_sees_and_does_nothing_here(client, service):
+    """H9"""
+    assert (await client.ask("GET", "/", token=TENANT)).status == 403
+    assert (await post(client, "/devices/a/take-back", "for=told", token=TENANT)).status == 403
+    assert service.taken == []
+
+
+async def test_names_and_reasons_are_shown_as_text(client, service):
+    """A process chooses its own name, and its name may be a script."""
+    bad = "<script>alert(1)</script>"
+    service.lent = {"gpu0": lent_device("gpu0", sentence=bad, threshold_text=bad, attendance_detail=bad)}
+    reply = await client.ask("GET", "/", token=OPERATOR)
+    assert bad.encode() not in reply.body
+    assert b"&lt;script&gt;" in reply.body
+
+
+@pytest.mark.parametrize("why", list(Why))
+def test_every_reason_has_a_next_step(why):
+    """Every state says what the owner can do next."""
+    for state in ("refused", "free", "vacating", "returning"):
+        said = words(lent_device("gpu0", state=state, admitting=False, why=str(why)), 2)
+        assert said.label
+        assert said.next_step
+        assert said.sign
+    assert (
+        words(lent_device("g", state="free", admitting=False, why=str(why)), 0).next_step != "Nothing to do."
+    )
