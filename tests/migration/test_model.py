@@ -1,8 +1,8 @@
 """Any history of moves, drains, faults and restarts, by the whole of swapd below its doors (B25).
 
-The coordinator's actors, the store, the arena, the workers' control, book, copies and `sim` engine are the real
-ones; wires, threads, clock and processes are the test's (`model`). `Truth` holds after every event; at the end
-nobody is hurt any more, and everything must come to its end and leave nothing behind.
+The coordinator's actors, the store, the arena, the workers' control, book, copies and `sim` engine are the
+real ones; wires, threads, clock and processes are the test's (`model`). `Truth` holds after every event; at
+the end nobody is hurt any more, and everything must come to its end and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -190,4 +190,9 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.__doc__ = "B25: one owner an epoch, tokens appended without a gap, nothing left at rest."
-TestModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+TestModel.settings = settings(
+    max_examples=30,
+    stateful_step_count=25,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)

@@ -1,7 +1,7 @@
 """Two workers, their coordinator and its clients: what may happen to them.
 
-Everything runs in one Trio thread, on a clock that stands until it is moved, and after each event until nothing
-is left to do: the same events in the same order come to the same end every time.
+Everything runs in one Trio thread, on a clock that stands until it is moved, and after each event until
+nothing is left to do: the same events in the same order come to the same end every time.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ class Lab:
         )
         # No thread, no race: what would run in one takes no time here.
         self._seams.enter_context(mock.patch("trio.to_thread.run_sync", at_once))
-        numbers = itertools.count(1)
-        self._seams.enter_context(mock.patch("secrets.token_hex", lambda size: f"{next(numbers):04}"))
+        names = (f"{number:04}" for number in itertools.count(1))
+        self._seams.enter_context(mock.patch("secrets.token_hex", side_effect=names))
 
     def _seen(self, report: Report) -> Report:
         """What comes from a worker that is not the owner, by the store, is forged: it must reach nobody."""
@@ -246,10 +246,13 @@ class Lab:
     def ask_late(self, name: str, back: int) -> None:
         """A command of a coordinator that is gone, or to an incarnation that is gone, comes late."""
         asked = self.wires[name].asked
-        now = asked[-1] if asked else None
-        old = [one for one in asked if (one.generation, one.incarnation) != (now.generation, now.incarnation)]
+        old = [
+            one
+            for one in asked
+            if (one.generation, one.incarnation) != (asked[-1].generation, asked[-1].incarnation)
+        ]
         if old:
-            self.wires[name].once_more(old[-1 - back % len(old)])
+            self.wires[name].late(old[-1 - back % len(old)])
 
     def ask_twice(self, name: str) -> None:
         """The last command comes twice."""

@@ -14,7 +14,7 @@ from swapd.config import Config
 from swapd.messages.generation import PARK
 from swapd.migration.drains import DrainBook
 from swapd.parking.room import ParkRoom
-from swapd.serve import Coordinator
+from swapd.serve import Announce, Coordinator
 from swapd.sessions.tokenizer import SimTokenizer
 from swapd.store.writer import Store
 from swapd.transport.arena import Arena
@@ -114,7 +114,7 @@ class Site(Coordinator):
             None,
             zmq.Context(),
             room,
-            wall,
+            wall=wall,
         )
         self.asked = trio.Event()
         self.open = trio.Event()
@@ -126,7 +126,7 @@ class Site(Coordinator):
     async def live(self) -> None:
         """From start to the end that `asked`, or a cancellation, brings."""
         try:
-            await self.run(lambda host, port: None)
+            await self.run(lambda host, port, code: None)
         finally:
             self.context.term()
             for each in self._arenas:
@@ -186,7 +186,7 @@ class Site(Coordinator):
         owner = live.record.owner if live is not None else None
         return None if owner is None or owner.worker == PARK else owner.worker
 
-    async def _open_doors(self, doors: trio.Nursery, announce: Callable[[str, int], None]) -> None:
+    async def _open_doors(self, doors: trio.Nursery, announce: Announce) -> None:
         self.open.set()
 
     async def _signals(

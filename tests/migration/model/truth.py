@@ -145,4 +145,4 @@ class Truth:
         if found is None:
             return None
         end = None if found[5] is None else (found[6], found[7], found[8])
-        return Row(*found[:5], end)
+        return Row(found[0], found[1], found[2], found[3], found[4], end)

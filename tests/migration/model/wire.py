@@ -100,6 +100,11 @@ class Wire:
             self._down.append((end.identity, encode(command)))
         self.changed()
 
+    def late(self, command: Command) -> None:
+        """A command comes from a connection that is gone; its answer reaches nobody."""
+        self._down.append((b"gone", encode(command)))
+        self.changed()
+
     async def take_down(self) -> list[bytes]:
         while not self._down or self.stands(type(decode_command(self._down[0][1]).body)):
             await self._moved.park()

@@ -1,7 +1,7 @@
-"""A worker without a process: its real control, book, commands, copies and `sim` engine, in the test's thread.
+"""A worker without a process: its real control, book, commands, copies and `sim` engine, in one thread.
 
-It decodes when it is told to. What would take its time in a thread of its own happens in one piece, unless its
-copies are `slow`: then they get on by one block a decoding step.
+It decodes when it is told to. What would take its time in a thread of its own happens in one piece, unless
+its copies are `slow`: then they get on by one block a decoding step.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ class ModelWorker:
         self.engine = open_sim(SIM)
         self.book = Book(self.engine.info)
         self.staging = Staging()
-        self.ready = Ready(
-            name, f"{name}.{born}", 0, name, name, self.engine.info, config.window_tokens, {}
-        )
+        self.ready = Ready(name, f"{name}.{born}", 0, name, name, self.engine.info, config.window_tokens, {})
         self._config = config
         self._arena: Arena | None = None
         self._slot = ArenaSlot()
@@ -182,10 +180,8 @@ class ModelWorker:
     async def _beat(self) -> None:
         while True:
             shot = self.loop.snapshot
-            stats = WorkerStats(
-                shot.step, 0.0, shot.free_blocks, shot.running, shot.held, shot.frozen, shot.reserved,
-                shot.sessions, shot.unaccepted, 1, 1, 1, shot.preemptions, shot.fenced, shot.recomputed_tokens,
-            )  # fmt: skip
+            counts = (shot.free_blocks, shot.running, shot.held, shot.frozen, shot.reserved, shot.sessions)
+            stats = WorkerStats(shot.step, 0.0, *counts, shot.unaccepted, 1, 1, 1, 0, shot.fenced, 0)
             if not self.wire.stopped:
                 self._outbox.post(EVENT_TICKET, Heartbeat(stats))
             await trio.sleep(self._config.timers.heartbeat_s)
@@ -213,5 +209,3 @@ class ModelProcess:
 
     def close(self) -> None:
         pass
-
-
