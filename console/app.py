@@ -16,10 +16,16 @@ from console.api.operator import OperatorRoutes
 from console.api.sessions import SessionRoutes
 from console.api.socket import SocketRoutes
 from console.live import LivePages
+from console.pages.away import AwayPage
 from console.pages.device import DevicePage
+from console.pages.diagnostics import DiagnosticsPage
+from console.pages.drain import DrainPage
+from console.pages.drains import DrainsPage
 from console.pages.layout import SECURITY_HEADERS, Layout, folder
 from console.pages.overview import OverviewPage
 from console.pages.problem import ProblemPage
+from console.pages.sessions import SessionsPage
+from console.pages.settings import SettingsPage
 from console.pages.sign_in import SignInPage
 from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
@@ -65,16 +71,56 @@ def create_app(
     route("POST", "/sign-out", sign_in.leave)
     route("POST", "/sign-out/everywhere", sign_in.leave_everywhere)
 
-    overview = OverviewPage(service, layout)
+    away = AwayPage(service, layout)
+    route("GET", "/away", away.view)
+
+    diagnosing = DiagnosticsPage(service, layout)
+    route("GET", "/diagnostics", diagnosing.view)
+    route("GET", "/diagnostics/archive", diagnosing.archive)
+    route("POST", "/diagnostics/debug", diagnosing.debug)
+
+    overview = OverviewPage(service, layout, away)
     route("GET", "/", overview.view)
     route("POST", "/devices/<device>/take-back", overview.take_back)
     route("POST", "/devices/<device>/lend", overview.lend)
+
+    settings = SettingsPage(service, layout)
+    route("GET", "/settings", settings.view)
+    route("POST", "/settings/preview", settings.preview)
+    route("POST", "/settings/save", settings.save)
 
     device = DevicePage(service, layout)
     route("GET", "/devices/<device>", device.view)
     route("GET", "/devices/<device>/load", device.load)
 
-    live = LivePages(service, {"overview": overview.part, "device": device.part})
+    sessions_page = SessionsPage(service, layout)
+    route("GET", "/sessions", sessions_page.view)
+    route("GET", "/sessions/<session>/end", sessions_page.ask)
+    route("POST", "/sessions/<session>/end", sessions_page.cancel)
+
+    drains = DrainsPage(service, layout)
+    route("GET", "/drains", drains.view)
+    route("POST", "/drains", drains.start)
+    route("GET", "/drains/new", drains.preflight)
+    route("POST", "/switches/<switch>", drains.turn_switch)
+    route("POST", "/workers/<worker>/trust", drains.clear_quarantine)
+
+    drain = DrainPage(service, layout)
+    route("GET", "/drains/<drain>", drain.view)
+    route("POST", "/drains/<drain>/cancel", drain.cancel)
+
+    live = LivePages(
+        service,
+        {
+            "overview": overview.part,
+            "device": device.part,
+            "sessions": sessions_page.part,
+            "drains": drains.part,
+            "drain": drain.part,
+            "preflight": drains.ahead,
+            "diagnostics": diagnosing.part,
+        },
+    )
     route("GET", "/live/<page>", live.stream)
     route("GET", "/live/<page>/<name>", live.stream)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from werkzeug.datastructures import Headers
-from werkzeug.http import dump_cookie, parse_cookie
+from werkzeug.http import dump_cookie
 
 from console import auth
 from swapd.api import Service
@@ -41,10 +41,12 @@ def cookie_of(headers: Headers) -> str | None:
 
     Ports share cookies: another service on this host can set ours, and two of a name mean that one did.
     """
-    cookies = parse_cookie("; ".join(headers.getlist("Cookie")))
+    # Not werkzeug's parser: it raises where somebody sends bytes that are no UTF-8.
+    pairs = [part.strip().partition("=") for line in headers.getlist("Cookie") for part in line.split(";")]
     for name in (SECURE_COOKIE, COOKIE):
-        if found := cookies.getlist(name):
-            return found[0] if len(found) == 1 else None
+        found = [value for given, _, value in pairs if given == name]
+        if found:
+            return found[0] if len(found) == 1 and found[0].isascii() else None
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 from swapd.messages.from_worker import ScheduleLog
 from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
+    DRAINS_SHOWN,
     ActivityView,
     Caller,
     ConsoleLink,
@@ -149,8 +150,10 @@ class Service(Protocol):
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         """Raises `drain_unknown`."""
 
-    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
-        """Newest first, bounded; with `before`, those that began before that drain."""
+    async def drains(
+        self, caller: Caller, before: str | None = None, limit: int = DRAINS_SHOWN
+    ) -> Sequence[DrainView]:
+        """Newest first, at most `DRAINS_SHOWN`; with `before`, those that began before that drain."""
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         """Reopen the worker; moves in flight come to a clean end first (H61)."""

@@ -47,6 +47,7 @@ from swapd.store.devices import trend as load_trend
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
+    DRAINS_SHOWN,
     ActivityView,
     Caller,
     DebugView,
@@ -223,9 +224,11 @@ class SwapdService:
         _reader(caller)
         return await self._supervisor.view(drain)
 
-    async def drains(self, caller: Caller, before: str | None = None) -> Sequence[DrainView]:
+    async def drains(
+        self, caller: Caller, before: str | None = None, limit: int = DRAINS_SHOWN
+    ) -> Sequence[DrainView]:
         _reader(caller)
-        return await self._supervisor.views(before)
+        return await self._supervisor.views(before, min(max(limit, 1), DRAINS_SHOWN))
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
         _operator(caller)

@@ -28,6 +28,8 @@ Outcome = Literal[
 ]
 OnDisconnect = Literal["cancel", "pause", "continue"]
 DrainOrigin = Literal["operator", "owner_pressure", "take_back_now", "shutdown"]
+DRAINS_SHOWN = 100
+"""So many at a time, at most; older ones are asked for by the last one seen."""
 DrainMode = Literal["native", "park", "replay", "cold_replay"]
 """native: the KV moves. park: the same, and what no worker has room for goes to host memory (B3).
 replay: rebuilt on the target from the transcript, for sessions that permit it;
@@ -514,6 +516,14 @@ class DeviceActivity(msgspec.Struct, frozen=True):
     given_back: dict[str, int]
 
 
+class ActivityStep(msgspec.Struct, frozen=True):
+    """What was done in one step of time: `lent_s` of all devices together."""
+
+    at: float
+    lent_s: float
+    tokens: int
+
+
 class ActivityView(msgspec.Struct, frozen=True):
     """While you were away. Times are seconds since 1970; `since` is the begin of five minutes.
 
@@ -535,6 +545,9 @@ class ActivityView(msgspec.Struct, frozen=True):
     longest_pause_ms: float | None
     sentence: str
     """All of it in one sentence for people."""
+    step_s: float = 3600.0
+    course: tuple[ActivityStep, ...] = ()
+    """The same step by step from `since` on; steps in which nothing was done are left out."""
 
 
 PartWord = Literal["ok", "waiting", "off", "trouble"]

@@ -12,6 +12,9 @@ import msgspec
 from swapd.api import Archive
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
+from swapd.settings.file import FileNow
+from swapd.settings.showing import settings_view
+from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
     Absorption,
     ActivityView,
@@ -40,6 +43,7 @@ from swapd.views import (
     TrendPoint,
     WorkerView,
 )
+from tests.settings.files import GOOD, parsed
 from tests.signin.memory import MemoryDoor
 
 GIVEN_BACK = GiveBackView("taken_back", 100.0, 2.1, ("drn_0",), closed_in_ms=3.0, memory_back=True)
@@ -147,6 +151,16 @@ class LentDevices:
     def door(self) -> MemoryDoor:
         """The real door, over tables in memory."""
         return MemoryDoor()
+
+    async def settings(self, caller: Caller) -> SettingsView:
+        saved = parsed(GOOD)
+        return settings_view(saved, saved, FileNow(GOOD, "digest", None), "/srv/swapd.toml")
+
+    async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
+        raise SwapdError(Code.SETTINGS_CHANGED)
+
+    async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
+        raise SwapdError(Code.SETTINGS_CHANGED)
 
     async def switches(self, caller: Caller) -> SwitchesView:
         return self.switches_view
@@ -259,6 +273,8 @@ class LentDevices:
         return self.health
 
     async def export_diagnostics(self, caller: Caller) -> Archive:
+        if not caller.is_operator:
+            raise SwapdError(Code.OPERATOR_REQUIRED)
         file = io.BytesIO(self.archive)
         self.exports.append(file)
         return Archive(file, len(self.archive), "swapd-diagnostics-20260102-030405.zip")

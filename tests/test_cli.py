@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 from console.app import create_app
 from console.server import serve_http
 from swapd.cli import main
+from swapd.cli.serving import _announce
 from swapd.config import LimitConfig
 from swapd.errors import Code, SwapdError
 from swapd.ops.bus import EventBus
@@ -443,3 +444,21 @@ def test_a_refusal_inside_a_nursery_is_still_one_sentence() -> None:
     finally:
         del main.commands["nested"]
     assert (result.exit_code, result.stderr.strip().rpartition(" ")[2]) == (2, "[store_failed]")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_link_to_the_console_is_for_a_person_s_eyes(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal `serve` prints one; what is no terminal is somebody's log, and none is even made."""
+    made: list[str] = []
+
+    def link() -> str:
+        made.append("http://127.0.0.1:8080/sign-in#code")
+        return made[0]
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    _announce("::1", 8080, link)
+    shown = capsys.readouterr().out
+    assert shown.startswith("swapd serves http://[::1]:8080\n")
+    assert ("#code" in shown, len(made)) == (is_terminal, int(is_terminal))

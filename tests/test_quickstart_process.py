@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -12,8 +13,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -83,6 +85,16 @@ def quickstart(folder: Path, form: str) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
+def sign_in(address: str, code: str) -> int:
+    """The status of the sign-in form's answer."""
+    place = urlsplit(address)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=WAIT_S)
+    with closing(connection):
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        connection.request("POST", place.path, f"key={code}", form)
+        return connection.getresponse().status
+
+
 def processes_of(folder: Path) -> list[str]:
     """Command lines that name the folder: the service and its workers."""
     found = []
@@ -113,9 +125,9 @@ def test_once_moves_a_generation_and_reports_it_in_its_last_line(folder: Path) -
     assert processes_of(folder) == []
     # Sockets, locks and settings are gone; what is kept is for the next run.
     assert {each.name for each in folder.iterdir()} == {"state", "report.json"}
-    kept = {"swapd.toml", "tokens.json", "serve.log", "swapd.db"}
+    kept = {"swapd.toml", "tokens.json", "serve.log", "swapd.db", "owner-token", "viewer-token"}
     left = {each.name for each in (folder / "state").iterdir()}
-    assert left - {"coordinator.lock", "swapd.db.lock"} == kept
+    assert left - {"coordinator.lock", "swapd.db.lock", "swapd.db-ballast"} == kept
 
 
 def test_it_serves_until_ctrl_c_and_then_everything_has_ended(folder: Path) -> None:
@@ -128,6 +140,10 @@ def test_it_serves_until_ctrl_c_and_then_everything_has_ended(folder: Path) -> N
                 break
         assert re.search(r"serves SmolLM2-135M-Instruct at http://127.0.0.1:\d+", shown)
         assert f"{Path(sys.executable).parent}/swapd generate --config" in shown
+        link = re.search(r"^  console +(http://127.0.0.1:\d+/sign-in)#([\w-]{43})$", shown, re.MULTILINE)
+        assert link is not None
+        assert sign_in(link[1], link[2]) == 303
+        assert link[2] not in (folder / "state" / "serve.log").read_text()
         # The service and two workers; and where there are two cores, which it lends then, their sampler.
         assert len(processes_of(folder)) == 3 + (len(os.sched_getaffinity(0)) > 1)
         process.send_signal(signal.SIGINT)

@@ -36,6 +36,8 @@ LOOKS: dict[str, tuple[Any, ...]] = {
     "activity": (1.0,),
     "visit": (),
     "settings": (),
+    "learning": ("gpu0",),
+    "preflight": ("a",),
     "diagnostics": (),
     "metrics": (),
 }

@@ -9,6 +9,7 @@ import trio
 from quart import Response, request
 
 from console.forms import owner_form
+from console.pages.away import AwayPage
 from console.pages.device_words import NEEDS_OWNER, Words, free_text, taken_text, words
 from console.pages.layout import Layout, see_other
 from console.plots import LoadPlot, load_plot
@@ -44,9 +45,10 @@ class Card(NamedTuple):
 class OverviewPage:
     """`/`, and what an owner does there."""
 
-    def __init__(self, service: Service, layout: Layout) -> None:
+    def __init__(self, service: Service, layout: Layout, away: AwayPage) -> None:
         self._service = service
         self._layout = layout
+        self._away = away
         self._plots: dict[str, tuple[float, LoadPlot]] = {}
 
     async def view(self) -> Response:
@@ -77,7 +79,8 @@ class OverviewPage:
 
     async def _page(self, who: Visitor, problem: SwapdError | None = None) -> Response:
         context = await self._context(who)
-        return self._layout.page(who, "pages/overview.html", path="/", problem=problem, **context)
+        away = await self._away.report(who, "visit")
+        return self._layout.page(who, "pages/overview.html", path="/", problem=problem, away=away, **context)
 
     async def _context(self, who: Visitor) -> dict[str, Any]:
         status = await self._service.status(who.caller)

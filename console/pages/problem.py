@@ -13,9 +13,10 @@ from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
 
-_FOR_PROGRAMS: Final = ("/v1/", "/live/")
-_FOREIGN: Final = frozenset({Code.HOST_REFUSED, Code.ORIGIN_REFUSED})
-"""What another site's page brought about; nobody's name is told there."""
+_FOR_PROGRAMS: Final = ("/v1/", "/live/", "/status", "/metrics", "/healthz", "/readyz")
+_NOBODY: Final = frozenset({Code.HOST_REFUSED, Code.ORIGIN_REFUSED, Code.INTERNAL})
+"""What another site's page brought about is told to nobody in particular; and after a bug, what finds out
+who asks may be what failed."""
 
 _TITLES: Final = {
     400: "That cannot be read.",
@@ -47,7 +48,7 @@ class ProblemPage:
             return None
         if error.code is Code.UNAUTHENTICATED:
             return see_other(f"/sign-in?next={quote(_here(), safe='/')}")
-        who = None if error.code in _FOREIGN else await self._who()
+        who = None if error.code in _NOBODY else await self._who()
         headers = error_headers(error)
         return self._layout.page(
             who,

@@ -8,6 +8,7 @@ advance takes nothing away.
 from __future__ import annotations
 
 import re
+import time
 from typing import Any, Final
 
 from quart import Response, request
@@ -75,7 +76,12 @@ class SignInPage:
     async def _page(self, to: str, problem: SwapdError | None = None) -> Response:
         who = await self._who()
         wait_s = retry_after(problem) if problem is not None and problem.retry_after_s is not None else None
-        context: dict[str, Any] = {"next": to, "readiness": self._service.readiness(), "wait_s": wait_s}
+        context: dict[str, Any] = {
+            "next": to,
+            "readiness": self._service.readiness(),
+            "wait_s": wait_s,
+            "again_at": time.strftime("%H:%M:%S", time.localtime(time.time() + (wait_s or 0))),
+        }
         headers = error_headers(problem) if problem is not None else {}
         # Not a challenge: a browser would answer it with a dialog of its own.
         headers.pop("WWW-Authenticate", None)

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from swapd.activity.lent_time import LentTime
-from swapd.activity.view import activity_view
+from swapd.activity.view import activity_view, step_of
 from swapd.activity.visits import Visits
 from swapd.errors import Code, SwapdError
 from swapd.lending.device import LentDevice
@@ -128,8 +128,9 @@ class ActivityKeeper:
         if known is None:
             names = tuple(self._devices)
             views = self._views
-            found = await self._store.read(lambda db: recorded(db, begin, names))
-            known = activity_view(found, begin, names)
+            step_s = step_of(now - begin)
+            found = await self._store.read(lambda db: recorded(db, begin, names, step_s))
+            known = activity_view(found, begin, names, step_s)
             if len(views) < VIEWS_KEPT:
                 views[begin] = known
         return known

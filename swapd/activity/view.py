@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from swapd.lending.reasons import Why
-from swapd.views import ActivityView, DeviceActivity
+from swapd.views import ActivityStep, ActivityView, DeviceActivity
 
 OWNERS_NEED: Final = frozenset(
     map(str, (Why.PRESSURE, Why.OWNER_PROCESS, Why.OWNER_MEMORY, Why.GAME, Why.OWNER_PRESENT))
@@ -15,6 +15,8 @@ OWNERS_NEED: Final = frozenset(
 MOVED: Final = ("completed_native", "completed_replay", "completed_redispatch", "parked")
 """Outcomes after which a session goes on elsewhere, or waits to."""
 HOUR_S: Final = 3600.0
+STEPS_S: Final = (300.0, 900.0, HOUR_S, 2 * HOUR_S, 6 * HOUR_S, 24 * HOUR_S)
+STEPS_MAX: Final = 30
 MINUTE_S: Final = 60.0
 MS_PER_S: Final = 1000.0
 
@@ -36,9 +38,16 @@ class Sums(Protocol):
     def moves(self) -> Mapping[str, int]: ...
     @property
     def longest_pause_ms(self) -> float | None: ...
+    @property
+    def course(self) -> Sequence[tuple[float, float, int]]: ...
 
 
-def activity_view(sums: Sums, since: float, devices: Sequence[str]) -> ActivityView:
+def step_of(span_s: float) -> float:
+    """How long the steps of a span are, so that there are no more than `STEPS_MAX`: an hour for a day."""
+    return next((step for step in STEPS_S if span_s <= step * STEPS_MAX), STEPS_S[-1])
+
+
+def activity_view(sums: Sums, since: float, devices: Sequence[str], step_s: float) -> ActivityView:
     """What was recorded from `since` on, of the configured devices in their order."""
     each = tuple(
         DeviceActivity(
@@ -65,6 +74,8 @@ def activity_view(sums: Sums, since: float, devices: Sequence[str]) -> ActivityV
         moved=moved,
         longest_pause_ms=sums.longest_pause_ms,
         sentence=sentence(lent_s, sums.tokens, came_first, moved, sums.longest_pause_ms),
+        step_s=step_s,
+        course=tuple(ActivityStep(at, round(lent, 1), tokens) for at, lent, tokens in sums.course),
     )
 
 
@@ -76,13 +87,18 @@ def sentence(lent_s: float, tokens: int, came_first: int, moved: int, pause_ms: 
     if tokens:
         parts.append(f"{tokens:,} {_plural(tokens, 'token')} served")
     if came_first:
-        parts.append(f"{came_first} {_plural(came_first, 'time')} your work came first")
+        parts.append(f"{times_text(came_first)} your work came first")
     if moved:
         parts.append(f"{moved} {_plural(moved, 'generation')} moved")
     if moved and pause_ms is not None:
         parts.append(f"longest pause {pause_text(pause_ms)}")
     told = ", ".join(parts)
     return f"{told[0].upper()}{told[1:]}."
+
+
+def times_text(count: int) -> str:
+    """How often: `never`, `once`, `twice`, `3 times`."""
+    return ("never", "once", "twice")[count] if count < 3 else f"{count:,} times"
 
 
 def duration_text(seconds: float) -> str:

@@ -37,7 +37,7 @@ from swapd.views import (
 
 EXPORT_DEADLINE_S: Final = 20.0
 """From the question to the finished archive; the ops socket gives up after 30 s."""
-LINES_SHOWN: Final = 60
+LINES_SHOWN: Final = 50
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 
@@ -210,5 +210,9 @@ def _line(text: str) -> LogLine:
     time_, level, logger, message = (
         str(shown.pop(name, "")) for name in ("time", "level", "logger", "message")
     )
-    rest = " ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+    rest = " ".join(f"{name}={_short(value)}" for name, value in shown.items() if value is not None)
     return LogLine(time_, level, logger, message, rest)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -30,7 +30,7 @@ from swapd.migration.loans import Loans
 from swapd.migration.move import Move
 from swapd.migration.pictures import candidate, holders, progress, traveller
 from swapd.migration.planner import Assignment, Refusal
-from swapd.migration.preflight import pace
+from swapd.migration.preflight import DRAINS_MEASURED, pace
 from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import drain_record, drain_view, planned, reopened
 from swapd.migration.rehearsal import REBUILDS, Rehearsal
@@ -48,13 +48,12 @@ from swapd.store.drains import load_drain, recent_drains, save_drain
 from swapd.store.moves import finish_move, plan_move
 from swapd.transport.arena import Arena
 from swapd.transport.leases import LeaseBook
-from swapd.views import DrainMode, DrainOrigin, DrainView, PreflightView, SessionOutcome
+from swapd.views import DRAINS_SHOWN, DrainMode, DrainOrigin, DrainView, PreflightView, SessionOutcome
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.migration")
 
 EVALUATE_EVERY_S: Final = 0.5
-DRAINS_SHOWN: Final = 100
 
 
 class MigrationSupervisor:
@@ -145,7 +144,7 @@ class MigrationSupervisor:
     async def preflight(self, worker: str, mode: DrainMode = "native") -> PreflightView:
         """What `start` would do with each session now; nothing is reserved. Raises what `start` raises."""
         source = self._drainable(worker)
-        measured = pace(await self.views())
+        measured = pace(await self.views(limit=2 * DRAINS_MEASURED))
         rehearsal = Rehearsal(
             source,
             [session for session in self._table.owned_by(worker) if not session.ended],
@@ -199,9 +198,9 @@ class MigrationSupervisor:
                 now[move.session.id] = move.result()
         return book.view(now)
 
-    async def views(self, before: str | None = None) -> Sequence[DrainView]:
+    async def views(self, before: str | None = None, limit: int = DRAINS_SHOWN) -> Sequence[DrainView]:
         """The latest drains, newest first; with `before`, those that began before that one."""
-        records = await self._store.read(lambda db: recent_drains(db, DRAINS_SHOWN, before))
+        records = await self._store.read(lambda db: recent_drains(db, limit, before))
         live = {book.id: self._live(book) for book in self._books.values()}
         return [live.get(record.id) or drain_view(record) for record in records]
 

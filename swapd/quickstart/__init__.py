@@ -21,6 +21,7 @@ import trio
 from swapd.client import HttpClient, Unreachable
 from swapd.errors import Code, SwapdError
 from swapd.models.smollm2 import ensure_checkpoint
+from swapd.ops.client import open_ops
 from swapd.quickstart.child import ServeProcess
 from swapd.quickstart.job import run_job, succeeded
 from swapd.quickstart.state import (
@@ -136,7 +137,9 @@ async def _use(state: State, port: int, once: bool, json_path: Path | None) -> t
     await _wait_ready(operator)
     if not once:
         _, devices = await operator.request("GET", "/v1/devices")
-        click.echo(_welcome(state, url, devices["devices"] if isinstance(devices, dict) else []))
+        async with open_ops(state.socket_dir) as ops:
+            link = (await ops.console_link()).url
+        click.echo(_welcome(state, url, link, devices["devices"] if isinstance(devices, dict) else []))
         await trio.sleep_forever()
     summary = await run_job(client, operator, report)
     line = json.dumps(summary)
@@ -202,7 +205,7 @@ def _tell(states: dict[str, str], worker: str, state: str, after_s: float) -> No
     )
 
 
-def _welcome(state: State, url: str, devices: list[dict[str, Any]]) -> str:
+def _welcome(state: State, url: str, link: str, devices: list[dict[str, Any]]) -> str:
     tenant, operator = state.tenant_token, state.operator_token
     # As it can be typed: an environment that is not active has no `swapd` on the path.
     swapd = shlex.quote(str(Path(sys.executable).with_name("swapd")))
@@ -210,8 +213,12 @@ def _welcome(state: State, url: str, devices: list[dict[str, Any]]) -> str:
     return f"""
 swapd serves SmolLM2-135M-Instruct at {url}
 
+  console         {link}
   token           {tenant}
   operator token  {operator}
+
+The link signs one browser in, once, within 15 minutes; `{swapd} console-link --config {config}`
+makes another.
 
 Try it in another terminal. Generate, and watch the text come:
 

@@ -70,8 +70,8 @@ def new_settings(saved: Config, values: Mapping[str, str]) -> NewSettings:
         else:
             changes.pop(key, None)
     config = msgspec.structs.replace(saved, owner=_owner(saved.owner, changes))
-    if not problems:
-        problems.extend(_problems(config))
+    wrong = {problem.field for problem in problems}
+    problems.extend(problem for problem in _problems(config) if problem.field not in wrong)
     if problems:
         raise SettingsRefused(tuple(problems))
     return NewSettings(config, changes)

@@ -175,7 +175,8 @@ GROUPS: Final = (
     Group(
         "pressure",
         "When your load counts as a need",
-        "",
+        "A load below the threshold never counts, however long it lasts: for that there are programs that"
+        " always count, quiet hours, and taking the device back by hand.",
         (
             Field(
                 "mode",
@@ -216,7 +217,6 @@ GROUPS: Final = (
                 "Share of the time that is normal",
                 "Your normal load is the one that you stay below for this share of the time, 0.75 being"
                 " three quarters.",
-                "of 1",
             ),
             Field(
                 "learn_half_life_h",
@@ -256,7 +256,7 @@ GROUPS: Final = (
                 "number",
                 "How fast it may rise",
                 "In an hour of observed use. It falls at once.",
-                "points an hour",
+                "% an hour",
             ),
             Field(
                 "warmup_samples",

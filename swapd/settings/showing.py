@@ -65,6 +65,7 @@ def _field(field: Field, running: OwnerConfig, saved: OwnerConfig, written: obje
         unit=field.unit,
         choices=field.choices,
         value=entered(value, field.key),
+        saved=in_words(field, value),
         written=isinstance(written, Mapping) and field.key in written,
         default=in_words(field, value_of(DEFAULTS, field)),
         running=in_words(field, in_force),

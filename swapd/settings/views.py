@@ -12,7 +12,7 @@ from swapd.settings.fields import Kind
 
 
 class FieldView(msgspec.Struct, frozen=True):
-    """One setting. `value` is what the file says, in the form in which it is entered."""
+    """One setting. `value` is what the file says as it is entered, `saved` the same in words."""
 
     key: str
     kind: Kind
@@ -21,6 +21,7 @@ class FieldView(msgspec.Struct, frozen=True):
     unit: str
     choices: tuple[tuple[str, str], ...]
     value: str
+    saved: str
     written: bool
     """Whether it stands in the file; otherwise `value` is the default."""
     default: str

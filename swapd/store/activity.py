@@ -31,6 +31,8 @@ class Recorded(NamedTuple):
     moves: Mapping[str, int]
     """Finished moves by outcome."""
     longest_pause_ms: float | None
+    course: Sequence[tuple[float, float, int]]
+    """Begin of a step, lent seconds of all devices together, tokens; steps of nothing are left out."""
 
 
 def bucket_of(at: float) -> int:
@@ -80,8 +82,8 @@ def prune_activity(db: sqlite3.Connection, before: float) -> None:
     db.execute("DELETE FROM activity WHERE at < ?", (before,))
 
 
-def recorded(db: sqlite3.Connection, since: float, devices: Sequence[str]) -> Recorded:
-    """Sum up what happened from `since`, the begin of a bucket, until now."""
+def recorded(db: sqlite3.Connection, since: float, devices: Sequence[str], step_s: float) -> Recorded:
+    """Sum up what happened from `since`, the begin of a bucket, until now; `step_s`: of its course."""
     (first_at,) = db.execute("SELECT min(at) FROM activity").fetchone()
     sums: dict[str, dict[str, float]] = {"tokens": {}, "lent_s": {}, "engaged": {}}
     for what, device, value in db.execute(
@@ -106,7 +108,22 @@ def recorded(db: sqlite3.Connection, since: float, devices: Sequence[str]) -> Re
         {device: _given_back(db, device, since) for device in devices},
         moves,
         max(pauses, default=None),
+        _course(db, since, step_s),
     )
+
+
+def _course(db: sqlite3.Connection, since: float, step_s: float) -> list[tuple[float, float, int]]:
+    rows = db.execute(
+        "SELECT CAST((at - :since) / :step AS INTEGER) AS number,"
+        " sum(value) FILTER (WHERE what = 'lent_s'), sum(value) FILTER (WHERE what = 'tokens')"
+        " FROM activity WHERE at >= :since GROUP BY number ORDER BY number",
+        {"since": since, "step": step_s},
+    )
+    return [
+        (since + number * step_s, lent_s or 0.0, int(tokens or 0))
+        for number, lent_s, tokens in rows
+        if lent_s or tokens
+    ]
 
 
 def _given_back(db: sqlite3.Connection, device: str, since: float) -> dict[str, int]:

@@ -58,7 +58,7 @@ async def test_lent_time_is_that_of_lent_devices(tmp_path: Path) -> None:
         await keeper.record()
         view = await keeper.view(NOW)
         assert [(one.device, one.lent_s > 0.05) for one in view.devices] == [("gpu0", True), ("gpu1", False)]
-        assert (await store.read(lambda db: recorded(db, 0.0, ()))).lent_s["gpu0"] < 60.0
+        assert (await store.read(lambda db: recorded(db, 0.0, (), 300.0))).lent_s["gpu0"] < 60.0
 
 
 async def test_many_sessions_are_counted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from swapd.activity.lent_time import LentTime
-from swapd.activity.view import activity_view, duration_text, sentence
+from swapd.activity.view import activity_view, duration_text, sentence, step_of, times_text
 from swapd.activity.visits import AWAY_S, Visits
 from swapd.store.activity import Recorded
+from swapd.views import ActivityStep
 
 
 def test_lent_time_is_that_between_two_looks_that_found_it_lent() -> None:
@@ -42,13 +43,12 @@ def test_a_visit_goes_on_from_page_to_page_and_ends_with_half_an_hour_of_silence
     [
         (
             (22_320.0, 41_000, 2, 5, 100.0),
-            "Lent 6.2 h, 41,000 tokens served, 2 times your work came first, 5 generations moved, "
+            "Lent 6.2 h, 41,000 tokens served, twice your work came first, 5 generations moved, "
             "longest pause 0.1 s.",
         ),
         (
             (90.0, 1, 1, 1, 62.4),
-            "Lent 2 min, 1 token served, 1 time your work came first, "
-            "1 generation moved, longest pause 62 ms.",
+            "Lent 2 min, 1 token served, once your work came first, 1 generation moved, longest pause 62 ms.",
         ),
         ((30.0, 0, 0, 0, None), "Lent 30 s."),
         ((0.0, 7, 0, 0, None), "Not lent, 7 tokens served."),
@@ -76,12 +76,25 @@ def test_the_view_has_every_configured_device_and_tells_how_far_the_record_goes_
         {"gpu0": {"pressure": 1, "game": 1, "taken_back": 4, "quiet_hours": 2}},
         {"completed_native": 2, "parked": 1, "failed": 1},
         80.0,
+        [(300.0, 30.04, 5), (600.0, 0.0, 7)],
     )
-    view = activity_view(sums, 300.0, ("gpu0", "gpu1"))
+    view = activity_view(sums, 300.0, ("gpu0", "gpu1"), 300.0)
     assert [(one.device, one.lent_s, one.pressure_events) for one in view.devices] == [
         ("gpu0", 60.0, 3),
         ("gpu1", 0.0, 0),
     ]
     assert (view.recorded_since, view.came_first, view.moved, view.lent_s) == (500.0, 2, 3, 60.0)
-    assert activity_view(sums, 600.0, ("gpu0",)).recorded_since is None
-    assert activity_view(sums._replace(first_at=None), 600.0, ()).recorded_since is None
+    assert view.course == (ActivityStep(300.0, 30.0, 5), ActivityStep(600.0, 0.0, 7))
+    assert activity_view(sums, 600.0, ("gpu0",), 300.0).recorded_since is None
+    assert activity_view(sums._replace(first_at=None), 600.0, (), 300.0).recorded_since is None
+
+
+def test_steps_are_few_and_even() -> None:
+    hour = 3600.0
+    spans = {60.0: 300.0, 3 * hour: 900.0, 24.1 * hour: hour, 40 * hour: 2 * hour, 168.1 * hour: 6 * hour}
+    assert {span: step_of(span) for span in spans} == spans
+    assert step_of(31 * 24 * hour) == 24 * hour
+
+
+def test_how_often_as_people_say_it() -> None:
+    assert [times_text(n) for n in (0, 1, 2, 3, 1200)] == ["never", "once", "twice", "3 times", "1,200 times"]

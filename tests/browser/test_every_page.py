@@ -27,6 +27,9 @@ class Shown(NamedTuple):
 PAGES = [
     Shown("sign-in", "/sign-in", "Sign in to your machine", role=None),
     Shown("overview", "/", "desk"),
+    Shown("settings", "/settings", "How the threshold is learned"),
+    Shown("report", "/away?since=day", "all devices together"),
+    Shown("diagnostics", "/diagnostics", "The latest log lines"),
 ]
 
 

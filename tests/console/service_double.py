@@ -21,6 +21,7 @@ from swapd.views import (
     DrainOrigin,
     DrainView,
     NewSession,
+    PreflightView,
     Readiness,
     SessionOutcome,
     SessionView,
@@ -32,6 +33,28 @@ TENANT = "tenant-token"
 OTHER = "other-token"
 OPERATOR = "operator-token"
 TERMINAL = ("completed", "failed", "cancelled")
+
+
+def worker_view(name: str, **changes: Any) -> WorkerView:
+    """A worker that is ready and has nothing to do."""
+    view = WorkerView(
+        id=name,
+        state="ready",
+        admitting=True,
+        reason=None,
+        incarnation="i",
+        engine="sim",
+        model="m",
+        device="cpu",
+        pid=1,
+        sessions=0,
+        usable_blocks=10,
+        committed_blocks=0,
+        free_blocks=10,
+        drain=None,
+        stats={},
+    )
+    return msgspec.structs.replace(view, **changes)
 
 
 class SessionDouble:
@@ -119,6 +142,14 @@ class ServiceDouble(LentDevices):
         self.known: dict[str, SessionDouble] = {}
         self.asked: list[NewSession] = []
         self.drains_started: list[tuple[str, float | None, str]] = []
+        self.modes_started: list[str] = []
+        self.drains_cancelled: list[str] = []
+        self.drain_views: list[DrainView] = [self._drain()]
+        """Newest first."""
+        self.worker_views: list[WorkerView] = [worker_view("a")]
+        self.session_views: list[SessionView] = []
+        """Beside those of `known`, for an operator."""
+        self.ahead: PreflightView | SwapdError = PreflightView("a", "native", (), 0)
         self.refuse_with: SwapdError | None = None
         self.break_with: Exception | None = None
         self.ready = Readiness(True, ())
@@ -166,12 +197,21 @@ class ServiceDouble(LentDevices):
 
     async def session(self, caller: Caller, session: str) -> SessionView:
         self._maybe_fail()
+        for view in self.session_views:
+            if view.id == session and caller.is_operator:
+                return view
         return self._find(caller, session).view()
 
     async def sessions(self, caller: Caller) -> Sequence[SessionView]:
-        return [s.view() for s in self.known.values() if s.namespace == caller.namespace]
+        every = caller.is_operator or caller.is_viewer
+        own = [s.view() for s in self.known.values() if s.namespace == caller.namespace]
+        return [*own, *(self.session_views if every else [])]
 
     async def cancel_session(self, caller: Caller, session: str) -> SessionView:
+        for number, view in enumerate(self.session_views):
+            if view.id == session and caller.is_operator:
+                self.session_views[number] = msgspec.structs.replace(view, state="cancelled")
+                return self.session_views[number]
         found = self._find(caller, session)
         if found.state not in TERMINAL:
             await found.end("cancelled")
@@ -191,25 +231,14 @@ class ServiceDouble(LentDevices):
             found.count_readers(-1)
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
-        return [
-            WorkerView(
-                id="a",
-                state="ready",
-                admitting=True,
-                reason=None,
-                incarnation="i",
-                engine="sim",
-                model="m",
-                device="cpu",
-                pid=1,
-                sessions=0,
-                usable_blocks=10,
-                committed_blocks=0,
-                free_blocks=10,
-                drain=None,
-                stats={},
-            )
-        ]
+        return self.worker_views
+
+    async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
+        if worker not in {view.id for view in self.worker_views}:
+            raise SwapdError(Code.WORKER_UNKNOWN)
+        if isinstance(self.ahead, SwapdError):
+            raise self.ahead
+        return msgspec.structs.replace(self.ahead, worker=worker, mode=mode)
 
     def _drain(self, worker: str = "a", origin: str = "operator") -> DrainView:
         outcome = SessionOutcome("s0", "completed_native", None, "release", target="b", frozen_ms=1.5)
@@ -229,17 +258,24 @@ class ServiceDouble(LentDevices):
         if self.drains_started:
             raise SwapdError(Code.DRAIN_EXISTS, "d1")
         self.drains_started.append((worker, deadline_s, origin))
+        self.modes_started.append(mode)
         return self._drain(worker, origin)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
-        if drain != "d1":
-            raise SwapdError(Code.DRAIN_UNKNOWN)
-        return self._drain()
+        for view in self.drain_views:
+            if view.id == drain:
+                return view
+        raise SwapdError(Code.DRAIN_UNKNOWN)
 
-    async def drains(self, caller: Caller) -> Sequence[DrainView]:
-        return [self._drain()]
+    async def drains(
+        self, caller: Caller, before: str | None = None, limit: int = 100
+    ) -> Sequence[DrainView]:
+        names = [view.id for view in self.drain_views]
+        first = 0 if before is None else names.index(before) + 1 if before in names else len(names)
+        return self.drain_views[first : first + limit]
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
+        self.drains_cancelled.append(drain)
         return await self.drain(caller, drain)
 
     def readiness(self) -> Readiness:

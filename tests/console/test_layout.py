@@ -41,7 +41,7 @@ async def page(client, path):
     return reply
 
 
-@pytest.mark.parametrize("path", ["/", "/devices/a"])
+@pytest.mark.parametrize("path", ["/", "/devices/a", "/away", "/diagnostics", "/settings", "/sign-in"])
 async def test_a_page_loads_only_files_of_its_own(client, service, path):
     """Works without the internet, under a policy without inline script or style."""
     service.lent = {"a": lent_device("a")}
@@ -56,6 +56,15 @@ async def test_a_page_loads_only_files_of_its_own(client, service, path):
     for address in loads.addresses:
         assert address.startswith("/static/")
         assert (await client.ask("GET", address, token=None)).status == 200
+
+
+def test_each_block_of_the_style_sheet_is_closed_before_the_next_section():
+    """A brace that a merge loses would hide all that follows from wide screens."""
+    depth = 0
+    for line in (folder("static") / "console.css").read_text().splitlines():
+        assert depth == 0 or not line.startswith("/* "), line
+        depth += line.count("{") - line.count("}")
+    assert depth == 0
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=["served", "for tests"])

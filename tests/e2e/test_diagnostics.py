@@ -124,7 +124,7 @@ def what_it_tells(found: dict[str, str]) -> None:
     assert {line["kind"] for line in map(json.loads, found["events/core0.jsonl"].splitlines())} >= {"lent"}
     service = [json.loads(line) for line in found["log/service.jsonl"].splitlines()]
     assert {"listening", "decision", "debug window"} <= {line["message"] for line in service}
-    assert "worker" in found["log/a.jsonl"]
+    assert {"log/a.jsonl", "log/b.jsonl", "log/sampler-cpu.jsonl"} <= found.keys()
     parts = {part["name"]: part["word"] for part in json.loads(found["health.json"])["parts"]}
     assert (parts["store"], parts["worker a"], parts["sampler cpu"]) == ("ok", "ok", "ok")
     assert json.loads(found["configuration.json"])["owner"]["consent"] is True

@@ -188,10 +188,12 @@ def test_lines_of_other_tables_are_hidden_in_the_difference() -> None:
 
 def test_a_line_separator_in_a_comment_moves_no_line_into_view() -> None:
     """TOML knows one end of a line; Python's `splitlines` knows ten."""
-    text = GOOD.replace("# My machine.", "# My\u2028machine\u2029\x85.")
+    text = f'# My\u2028\x85machine.\n[[credentials]]\ntoken = "{TOKEN}"\n'
+    text += "[owner]\nconsent = true\ngamemode = true\n"
     made = edited(text, {(*OWNER, "consent"): False})
     assert made == text.replace("consent = true", "consent = false")
-    assert TOKEN not in "\n".join(unified(text, made, "swapd.toml"))
+    lines = unified(text, made, "swapd.toml")
+    assert lines[3:] == (f" {HIDDEN}", " [owner]", "-consent = true", "+consent = false", " gamemode = true")
 
 
 def test_a_layout_that_cannot_be_kept_is_left_to_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:

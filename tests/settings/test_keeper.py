@@ -4,67 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
 import trio
 
-from swapd.config import Config
-from swapd.config_file import parse_config
 from swapd.errors import Code, SwapdError
-from swapd.lending.device import LentDevice
-from swapd.pressure.calibration import DevicePressure
 from swapd.settings import keeper as keeper_module
 from swapd.settings.fields import FIELDS
-from swapd.settings.keeper import SettingsKeeper
 from swapd.settings.views import FieldView, SettingsChange, SettingsRefused, SettingsView
-from swapd.store.devices import add_samples
-from swapd.store.writer import Store
-from swapd.views import SamplePoint
 from tests.settings.files import GOOD, TOKEN
-
-NOW = 2e9
-
-
-class Room(NamedTuple):
-    keeper: SettingsKeeper
-    path: Path
-    config: Config
-    store: Store
-    device: LentDevice
-
-    async def change(self, **values: str) -> SettingsChange:
-        return SettingsChange(values, (await self.keeper.view()).digest)
-
-    def parsed(self) -> Config:
-        return parse_config(self.path.read_text(), folder=self.path.parent, name="swapd.toml")
-
-
-@asynccontextmanager
-async def room(tmp_path: Path, text: str = GOOD, *, replay_deadline_s: float = 30.0) -> AsyncIterator[Room]:
-    path = tmp_path / "swapd.toml"
-    path.write_text(text)
-    path.chmod(0o600)
-    config = parse_config(text, folder=tmp_path, name=path.name)
-    store = Store.open(config.database_path)
-    device = LentDevice(config.devices[0], ("a",), DevicePressure(config.owner.gpu_pressure))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(store.run)
-        keeper = SettingsKeeper(
-            config,
-            path,
-            store,
-            {device.name: device},
-            wall=lambda: NOW,
-            replay_deadline_s=replay_deadline_s,
-        )
-        yield Room(keeper, path, config, store, device)
-        nursery.cancel_scope.cancel()
-    store.close()
+from tests.settings.rooms import fill, room
 
 
 def field(view: SettingsView, key: str) -> FieldView:
@@ -255,17 +206,6 @@ async def test_a_disk_that_hangs_is_said_and_no_second_save_joins_it(
         assert "earlier save" in again.value.sentence
         go_on.set()
         assert await trio.to_thread.run_sync(ended.wait, 30)
-
-
-async def fill(at: Room, *values: float) -> None:
-    points = [
-        (
-            "cpu0",
-            SamplePoint(NOW - 5.0 * (len(values) - number), "ok", "unlocked", value, 25.0, engaged=False),
-        )
-        for number, value in enumerate(values)
-    ]
-    await at.store.commit(lambda db: add_samples(db, points))
 
 
 async def test_a_preview_shows_the_difference_and_the_last_six_hours(tmp_path: Path) -> None:

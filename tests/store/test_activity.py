@@ -23,7 +23,7 @@ B0 = bucket_of(T0)
 
 
 def tokens_of(db: sqlite3.Connection, since: float = 0.0) -> int:
-    return recorded(db, since, ()).tokens
+    return recorded(db, since, (), 300.0).tokens
 
 
 def test_tokens_of_running_and_ended_sessions_are_counted_once(db: sqlite3.Connection) -> None:
@@ -122,7 +122,7 @@ def test_how_often_pressure_engaged_outlives_the_events(db: sqlite3.Connection) 
         add_device_event(db, DeviceEvent(T0 + number / 1000, "gpu0", "engaged"))
         add_device_event(db, DeviceEvent(T0 + number / 1000, "gpu0", "released"))
     assert len(device_events(db, "gpu0", 2 * EVENTS_KEPT)) == EVENTS_KEPT
-    assert recorded(db, 0.0, ("gpu0",)).engaged == {"gpu0": EVENTS_KEPT + 5}
+    assert recorded(db, 0.0, ("gpu0",), 300.0).engaged == {"gpu0": EVENTS_KEPT + 5}
 
 
 def test_moves_and_give_backs_are_read_from_their_own_records(db: sqlite3.Connection) -> None:
@@ -147,7 +147,7 @@ def test_moves_and_give_backs_are_read_from_their_own_records(db: sqlite3.Connec
     ]:
         save_give_back(db, device, GiveBackView(why, T0 + at, 1.0, ()))
     save_give_back(db, "gpu0", GiveBackView("pressure", T0 - 1000, 1.0, ()))
-    found = recorded(db, T0 - 1, ("gpu0", "gpu1", "gpu2"))
+    found = recorded(db, T0 - 1, ("gpu0", "gpu1", "gpu2"), 300.0)
     assert found.moves == {"completed_native": 2, "aborted_source_resumed": 1}
     assert found.longest_pause_ms == 120.0
     assert found.given_back == {"gpu0": {"pressure": 2, "game": 1}, "gpu1": {"game": 1}, "gpu2": {}}
@@ -158,14 +158,14 @@ def test_buckets_are_forgotten_after_their_time(db: sqlite3.Connection) -> None:
     add_activity(db, T0 + 1, "lent_s", 5.0, "gpu0")
     add_activity(db, T0 + BUCKET_S, "lent_s", 2.5, "gpu0")
     add_activity(db, T0 + 9 * BUCKET_S, "lent_s", 0.0, "gpu0")
-    assert recorded(db, 0.0, ()).lent_s == {"gpu0": 17.5}
-    assert recorded(db, 0.0, ()).first_at == B0
+    assert recorded(db, 0.0, (), 300.0).lent_s == {"gpu0": 17.5}
+    assert recorded(db, 0.0, (), 300.0).first_at == B0
     prune_activity(db, B0 + BUCKET_S)
-    assert recorded(db, 0.0, ()).lent_s == {"gpu0": 2.5}
+    assert recorded(db, 0.0, (), 300.0).lent_s == {"gpu0": 2.5}
 
 
 def test_an_empty_record_says_that_there_is_none(db: sqlite3.Connection) -> None:
-    found = recorded(db, T0, ("gpu0",))
+    found = recorded(db, T0, ("gpu0",), 300.0)
     assert (found.first_at, found.tokens, found.longest_pause_ms) == (None, 0, None)
 
 
@@ -176,3 +176,17 @@ def test_visits_are_kept(db: sqlite3.Connection) -> None:
     assert load_visits(db) == (100.0, None)
     save_visits(db, load_visits(db).look(5000.9))
     assert load_visits(db) == (5000.0, 100.0)
+
+
+def test_the_course_is_told_in_steps_of_any_length(db: sqlite3.Connection) -> None:
+    for number, (device, lent_s, tokens) in enumerate(
+        [("a", 60.0, 5), ("b", 30.0, 0), ("a", 0.0, 7), ("a", 9.0, 0)]
+    ):
+        at = B0 + number // 2 * 4 * BUCKET_S + number % 2 * BUCKET_S
+        add_activity(db, at, "lent_s", lent_s, device)
+        add_activity(db, at, "tokens", tokens)
+    add_activity(db, B0 + 9 * BUCKET_S, "engaged", 1, "a")
+    step_s = 2 * BUCKET_S
+    found = recorded(db, B0, (), step_s).course
+    assert list(found) == [(B0, 90.0, 5), (B0 + 2 * step_s, 9.0, 7)]
+    assert len(recorded(db, B0, (), BUCKET_S).course) == 4
