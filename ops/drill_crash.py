@@ -127,8 +127,8 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
     sim = options.engine == "sim"
     tokens = options.tokens or (300 if sim else 200)
     if sim:
-        # A source that decodes on while the target hangs must still be there when that is over, by the pace of
-        # the engine, which a busy machine only slows down.
+        # A source that decodes on while the target hangs must still be there when that is over, by the
+        # pace of the engine, which a busy machine only slows down.
         tokens = max(tokens, int(1.5 * _hangs_s(cell, PACES["sim"]) * 1000 / options.step_ms))
     elif cell.step in "PRCF" and cell.victim in ("target-stop", "target-pause"):
         times *= 6 if cell.victim == "target-stop" else 3

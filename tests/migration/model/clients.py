@@ -1,4 +1,4 @@
-"""A client of the model: what it asked for, what it was shown, and what it would be shown without any harm."""
+"""A client of the model: what it asked for, what it was shown, and what it would be shown without harm."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ import trio
 import trio.testing
 
 from swapd.config import Config, CredentialConfig, ModelConfig, TimerConfig, WorkerConfig
-from swapd.errors import SwapdError
 from swapd.messages.envelope import EVENT, Report
 from swapd.messages.from_worker import Tokens
 from swapd.views import DrainMode, DrainOrigin
@@ -282,7 +281,6 @@ class Lab:
             for wire in self.wires.values():
                 wire.cut()
             site.model_store.die()
-            site.hang_up()
             self._life.cancel()
             await self._until_over(site)
 
@@ -291,7 +289,6 @@ class Lab:
         site, self.site = self.site, None
         if site is not None:
             site.model_store.hold(False)
-            site.hang_up()
             site.asked.set()
             await self._until_over(site)
 
@@ -319,24 +316,10 @@ class Lab:
     # Who asks --------------------------------------------------------------------------------
 
     def _ask(self, call: Callable[[Site], Awaitable[object]]) -> None:
-        """On behalf of somebody who waits for the answer elsewhere; a refusal is an answer."""
+        """Have somebody at the door ask, and wait for the answer there; a refusal is an answer."""
         site = self.site
-        if site is None:
-            return
-        assert self._nursery is not None
-
-        async def ask() -> None:
-            with trio.CancelScope() as scope:
-                site.callers.add(scope)
-                try:
-                    await site.open.wait()
-                    await call(site)
-                except SwapdError:
-                    pass
-                finally:
-                    site.callers.discard(scope)
-
-        self._nursery.start_soon(ask)
+        if site is not None:
+            site.ask(lambda: call(site))
 
     def create(self, client: Client) -> None:
         async def call(site: Site) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import trio
 import zmq
 
 from swapd.config import Config
+from swapd.errors import SwapdError
 from swapd.messages.generation import PARK
 from swapd.migration.drains import DrainBook
 from swapd.parking.room import ParkRoom
@@ -117,11 +119,10 @@ class Site(Coordinator):
             wall=wall,
         )
         self.asked = trio.Event()
-        self.open = trio.Event()
-        """Its doors are: before that nobody comes in."""
+        self._doors: trio.Nursery | None = None
+        self._waiting: list[Callable[[], Awaitable[object]]] = []
+        """Whoever came before the doors were open."""
         self.over = trio.Event()
-        self.callers: set[trio.CancelScope] = set()
-        """Whoever waits for something from outside."""
 
     async def live(self) -> None:
         """From start to the end that `asked`, or a cancellation, brings."""
@@ -134,9 +135,16 @@ class Site(Coordinator):
             self.store.close()
             self.over.set()
 
-    def hang_up(self) -> None:
-        for caller in self.callers:
-            caller.cancel()
+    def ask(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Have a caller inside, who lives no longer than the doors are open."""
+        if self._doors is None:
+            self._waiting.append(call)
+        else:
+            self._doors.start_soon(self._answer, call)
+
+    async def _answer(self, call: Callable[[], Awaitable[object]]) -> None:
+        with contextlib.suppress(SwapdError):
+            await call()
 
     @property
     def leases(self) -> LeaseBook:
@@ -187,7 +195,9 @@ class Site(Coordinator):
         return None if owner is None or owner.worker == PARK else owner.worker
 
     async def _open_doors(self, doors: trio.Nursery, announce: Announce) -> None:
-        self.open.set()
+        self._doors = doors
+        for call in self._waiting:
+            self.ask(call)
 
     async def _signals(
         self, first: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
