@@ -229,7 +229,9 @@ class Coordinator:
                         await actors.start(self.park.room.run)
                         # As a worker that attaches: what it has is judged by the store.
                         actors.start_soon(self.recovery.attached, self.park, self.park.inventory())
-                        await actors.start(Returning(self.park, self.table, self.supervisor).run)
+                        returning = Returning(self.park, self.table, self.supervisor)
+                        self.admission.kept_for = returning.kept_for
+                        await actors.start(returning.run)
                     await self._resume_drains()
                     await self.desk.load()
                     for link in self.links.values():
