@@ -64,7 +64,8 @@ class ModelStore(Store):
                 await self._arrival.wait()
                 self._arrival = trio.Event()
                 while self._queue and not self.held:
-                    self._deliver(self._commit_group(self._take()))
+                    # By a hop, as from a thread: what a failure tells comes before what it refuses.
+                    self._hop(self._deliver, self._commit_group(self._take()))
                     await trio.lowlevel.checkpoint()
                 if self._broken is not None:
                     raise self._broken
