@@ -117,14 +117,17 @@ async def _run(stage: Stage, options: argparse.Namespace) -> Seen:
         aborts = tuple(abort for abort in ABORTS if options.at in abort.name)
         warm = Cycles(stage, traveller, aborts)
         for number in range(options.warm):
-            await warm.run(number)
+            if not warm.stuck:
+                await warm.run(number)
         baseline = await _rest(stage, traveller, None, options.quiesce_s)
         _tell(f"{options.warm} cycles to warm up; at rest")
         began = time.monotonic()
         cycles = Cycles(stage, traveller, aborts)
         memory = {role: [kib] for role, kib in _memory(stage).items()}
-        for number in range(count):
+        for number in range(0 if warm.stuck else count):
             await cycles.run(number)
+            if cycles.stuck:
+                break
             for role, kib in _memory(stage).items():
                 memory[role].append(kib)
             if (number + 1) % TELL_EVERY == 0:
@@ -136,7 +139,7 @@ async def _run(stage: Stage, options: argparse.Namespace) -> Seen:
     return Seen(
         engine=options.engine,
         at=options.at,
-        cycles=count,
+        cycles=len(memory["a"]) - 1,
         migrated={f"{source} to {target}": times for (source, target), times in cycles.moved.items()},
         aborted={aborted_at(source, abort): times for (source, abort), times in cycles.aborted.items()},
         again=cycles.again,

@@ -136,11 +136,16 @@ def _page_lock(config: Config) -> list[str]:
     if not config.transfer_arena or _may_lock():
         return []
     soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY or soft >= config.arena_bytes:
+    wanted, names = config.arena_bytes, "arena_bytes is"
+    if config.park_bytes:
+        wanted, names = wanted + config.park_bytes, "arena_bytes and park_bytes are together"
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
         return []
+    # The arena is locked first: what remains of the limit decides about the park's memory.
+    loser = "the arena" if soft < config.arena_bytes else "the memory of parked sessions"
     return [
-        f"RLIMIT_MEMLOCK is {soft / MIB:.0f} MiB and arena_bytes is {config.arena_bytes / MIB:.0f} MiB: "
-        "the arena will not be page-locked (LimitMEMLOCK=infinity in a systemd unit allows it)"
+        f"RLIMIT_MEMLOCK is {soft / MIB:.0f} MiB and {names} {wanted / MIB:.0f} MiB: "
+        f"{loser} will not be page-locked (LimitMEMLOCK=infinity in a systemd unit allows it)"
     ]
 
 

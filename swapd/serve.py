@@ -222,7 +222,9 @@ class Coordinator:
                         await actors.start(self.park.room.run)
                         # As a worker that attaches: what it has is judged by the store.
                         actors.start_soon(self.recovery.attached, self.park, self.park.inventory())
-                        await actors.start(Returning(self.park, self.table, self.supervisor).run)
+                        returning = Returning(self.park, self.table, self.supervisor)
+                        self.admission.kept_for = returning.kept_for
+                        await actors.start(returning.run)
                     await self._resume_drains()
                     await self.desk.load()
                     for link in self.links.values():
@@ -350,7 +352,7 @@ def _park(config: Config, arena: Arena | None) -> tuple[ParkRoom | None, Arena |
         return None, None
     leases = LeaseBook(memory.data_bytes, base_offset=HEADER_BYTES, regions=REGIONS)
     folder = Path(config.park_dir) if config.park_dir is not None else None
-    return ParkRoom(memory, leases, folder), memory
+    return ParkRoom(memory, leases, folder, config.park_dir_bytes), memory
 
 
 def _arena(config: Config) -> tuple[Arena | None, SwapdError | None]:

@@ -113,6 +113,11 @@ def test_the_folder_of_parked_sessions_is_relative_to_the_file() -> None:
         # parking (B3)
         ("self_certify = true", "park_bytes = 1000", "line 3: park_bytes = 1000 is neither 0 nor at least"),
         ("self_certify = true", "park_bytes = -1", "line 3: park_bytes = -1 is outside"),
+        (
+            "self_certify = true",
+            "park_dir_bytes = 1",
+            "line 3: park_dir_bytes has no effect without park_dir",
+        ),
         ("self_certify = true", 'park_dir = "p"', "line 3: park_dir has no effect without park_bytes"),
         (
             "self_certify = true",
@@ -302,6 +307,26 @@ def test_a_low_page_lock_limit_is_a_warning(on_disk: Path, monkeypatch: pytest.M
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (8 << 20, 8 << 20))
     monkeypatch.setattr(host_checks, "_may_lock", lambda: False)
     assert any("RLIMIT_MEMLOCK is 8 MiB" in warning for warning in load_config(on_disk)[1])
+
+
+def test_the_memory_of_parked_sessions_counts_towards_the_page_lock_limit(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H91, B3: the arena is locked first, so that what the limit does not reach is the park's."""
+    text = on_disk.read_text()
+    sizes = "arena_bytes = 67108864\npark_bytes = 33554432\n"
+    on_disk.write_text(sizes + "\n".join(line for line in text.splitlines() if "arena_bytes" not in line))
+    monkeypatch.setattr(host_checks, "_may_lock", lambda: False)
+
+    def warned(limit_mib: int) -> list[str]:
+        monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit_mib << 20, limit_mib << 20))
+        return [warning for warning in load_config(on_disk)[1] if "RLIMIT_MEMLOCK" in warning]
+
+    assert warned(96) == []
+    (told,) = warned(95)
+    assert "arena_bytes and park_bytes are together 96 MiB: the memory of parked sessions" in told
+    (told,) = warned(63)
+    assert "the arena will not be page-locked" in told
 
 
 def test_a_socket_folder_with_too_long_a_name_is_refused(on_disk: Path) -> None:

@@ -81,6 +81,28 @@ def test_it_lends_each_workers_core_where_there_are_two(
         assert config.owner.gpu_pressure.poll_ms <= 1000
 
 
+def test_what_the_owner_has_set_lasts_to_the_next_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R126: what the settings page saved applies then, also where the rest of the file is written anew."""
+    monkeypatch.setattr(host_checks, "online_cores", lambda: frozenset(range(8)))
+    state, model = open_state(folder), model_in(folder)
+    write_config(state, model=model, port=8080, cores=[0, 1], lend=True)
+    text = state.config_path.read_text()
+    saved = text.replace("cap_pct = 60", "cap_pct = 70 # mine").replace("consent = true", "consent = false")
+    state.config_path.write_text(saved)
+    for lend in (False, True):
+        write_config(state, model=model, port=9090, cores=[2, 3], lend=lend)
+        config, _ = load_config(state.config_path)
+        assert (config.port, config.owner.consent, config.owner.gpu_pressure.cap_pct) == (9090, False, 70.0)
+    assert "cap_pct = 70 # mine" in state.config_path.read_text()
+    assert [device.cores for device in config.devices] == [(2,), (3,)]
+    # A file that nobody can read starts anew.
+    state.config_path.write_text("[owner\n")
+    write_config(state, model=model, port=8080, cores=[0, 1], lend=True)
+    assert load_config(state.config_path)[0].owner.consent
+
+
 def test_what_it_keeps_is_for_its_user_alone(folder: Path) -> None:
     """H107, B34."""
     state = open_state(folder)

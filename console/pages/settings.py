@@ -102,13 +102,15 @@ class SettingsPage:
             preview, problem = None, SwapdError(Code.SETTINGS_CHANGED)
         wrong = problem.problems if isinstance(problem, SettingsRefused) else ()
         problems = {each.field: each.sentence for each in wrong}
+        sections = rows(view, filled.values if filled is not None else {}, problems)
         return self._layout.page(
             who,
             "pages/settings.html",
             path=PATH,
             problem=problem,
             view=view,
-            sections=rows(view, filled.values if filled is not None else {}, problems),
+            sections=sections,
+            wrong=[row for section in sections for row in section[3] if row.problem],
             elsewhere=problems.get(""),
             preview=preview,
             mark=filled.mark if filled is not None and preview is not None else "",

@@ -40,6 +40,8 @@ class Cycles:
         self.aborted: Counter[tuple[str, Abort]] = Counter()
         self.again = 0
         """Tries that ended for want of time, and drains that moved a session after its move had aborted."""
+        self.stuck = False
+        """A cycle did not end: those after it would not, either."""
         self._stage = stage
         self._traveller = traveller
         self._rotation = Rotation(aborts)
@@ -51,7 +53,8 @@ class Cycles:
             with trio.fail_after(CYCLE_S):
                 await (self.abort() if number % 2 else self.migrate())
         except trio.TooSlowError:
-            self.faults.append(f"cycle {number} did not end: {await self._stage.deployment.workers()}")
+            self.stuck = True
+            self.faults.append(f"cycle {number} did not end: {await self._why()}")
 
     async def migrate(self) -> None:
         """Drain the worker that has the session, which must be native."""
@@ -101,6 +104,12 @@ class Cycles:
                 await stage.view("DELETE", f"/v1/sessions/{self._traveller.session}")
             stage.let_go(role, abort.point)
         await stage.view("DELETE", f"/v1/drains/{drain}")
+
+    async def _why(self) -> list[str]:
+        """What the newest drain says of its session."""
+        newest = (await self._stage.view("GET", "/v1/drains"))["drains"][0]
+        told = [f"{one['outcome']} {one['reason']} {one['detail'] or ''}" for one in newest["sessions"]]
+        return [f"the drain is {newest['state']}", *told]
 
     async def _sides(self) -> tuple[str, str]:
         source = await self._stage.deployment.where(self._traveller.session)

@@ -71,6 +71,18 @@ def rss_anon_kib(pid: int) -> int:
     raise ProcessLookupError(pid)
 
 
+def stray_names(folder: Path = Path("/dev/shm")) -> list[str]:
+    """Names in `folder` that no process has open or mapped: whoever made them has left them behind."""
+    names = {str(path) for path in folder.iterdir()}
+    for proc in Path("/proc").glob("[0-9]*") if names else ():
+        with contextlib.suppress(OSError):  # it ended, or is somebody else's
+            names -= set((proc / "maps").read_text().split())
+            for entry in os.listdir(proc / "fd"):
+                with contextlib.suppress(FileNotFoundError):
+                    names.discard(os.readlink(proc / "fd" / entry))
+    return sorted(names)
+
+
 def descriptors_more(before: Footprint, after: Footprint) -> dict[str, int]:
     """Which descriptors there are more of than before, by what they are."""
     return dict(Counter(after.files) - Counter(before.files))

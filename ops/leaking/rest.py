@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from ops.crashing.stage import COORDINATOR, Stage
-from ops.leaking.footprint import Footprint, descriptors_more, look
+from ops.leaking.footprint import Footprint, descriptors_more, look, stray_names
 from swapd.store.reader import READERS
 
 QUIESCE_S: Final = 10.0
@@ -41,6 +41,8 @@ class Rest(msgspec.Struct):
     held: dict[str, float]
     kept: dict[str, float]
     processes: dict[str, Footprint]
+    names: list[str]
+    """In `/dev/shm`, without a process that has them."""
     after_s: float
     """How long it took until nothing was held or kept too much; the whole time if it never was so."""
 
@@ -59,6 +61,8 @@ def residues(before: Rest | None, after: Rest) -> list[Residue]:
     found = [Residue(name, 0, value) for name, value in after.held.items() if value]
     if before is None:
         return found
+    if new := sorted(set(after.names) - set(before.names)):
+        found.append(Residue("names in /dev/shm", len(before.names), len(after.names), ", ".join(new)))
     for name, value in after.kept.items():
         if value > (known := before.kept.get(name, 0)):
             role = name.partition(" ")[0]
@@ -80,7 +84,7 @@ async def come_to_rest(stage: Stage, baseline: Rest | None, within_s: float = QU
         if rest is not None:
             kept = {name: min(value, rest.kept.get(name, value)) for name, value in kept.items()}
         after_s = trio.current_time() - began
-        rest = Rest(held, kept, processes, after_s)
+        rest = Rest(held, kept, processes, stray_names(), after_s)
         if after_s >= within_s or (baseline is not None and not residues(baseline, rest)):
             return rest
         await trio.sleep(LOOK_EVERY_S)

@@ -29,10 +29,12 @@ class WorkerCapacity:
         """Blocks promised."""
         return sum(self.charges.values())
 
-    def room_for(self, tokens: int) -> bool:
-        """Whether a budget of `tokens` still fits (H46)."""
-        fits = self.committed + blocks_for(tokens, self.block_tokens) <= self.usable_blocks
-        return fits and len(self.charges) < self.max_sessions
+    def room_for(self, tokens: int, beside: int = 0) -> bool:
+        """Whether a budget of `tokens` still fits (H46); with `beside`, and one of that size after it."""
+        wanted = blocks_for(tokens, self.block_tokens) + blocks_for(beside, self.block_tokens)
+        sessions = 2 if beside else 1
+        fits = self.committed + wanted <= self.usable_blocks
+        return fits and len(self.charges) + sessions <= self.max_sessions
 
     def could_hold(self, tokens: int) -> bool:
         """Whether it would fit an empty worker."""
@@ -59,14 +61,17 @@ class CapacityLedger:
         """Capacity of a known worker."""
         return self._workers.get(worker)
 
-    def charge(self, worker: str, session: str, tokens: int) -> bool:
-        """Promise room for `tokens` to a session; False leaves all as it was. Repeats change nothing."""
+    def charge(self, worker: str, session: str, tokens: int, beside: int = 0) -> bool:
+        """Promise room for `tokens` to a session; False leaves all as it was. Repeats change nothing.
+
+        `beside`: only if that many tokens of another session would still fit.
+        """
         capacity = self._workers.get(worker)
         if capacity is None:
             return False
         if session in capacity.charges:
             return True
-        if not capacity.room_for(tokens):
+        if not capacity.room_for(tokens, beside):
             return False
         capacity.charges[session] = blocks_for(tokens, capacity.block_tokens)
         return True

@@ -12,7 +12,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -37,7 +37,7 @@ from swapd.migration.rehearsal import REBUILDS, Rehearsal
 from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
 from swapd.migration.wave import Wave
-from swapd.parking.gate import Gate
+from swapd.parking.gate import Gate, Precedence
 from swapd.parking.link import ParkLink
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
@@ -430,6 +430,10 @@ class MigrationSupervisor:
             book.to_park.add(session.id)
             self._table.notify()
 
+    def precedence(self, waiting: Iterable[LiveSession]) -> Precedence | None:
+        """Which of the parked sessions, the longest waiting first, has a worker's next room kept for it."""
+        return self._gate.precedence(waiting) if self._gate is not None else None
+
     def bring_back(self, sessions: Sequence[LiveSession]) -> dict[str, list[Move]]:
         """Begin the moves of parked sessions, in this order, to workers that have room: by worker.
 
@@ -439,9 +443,11 @@ class MigrationSupervisor:
         gate = self._gate
         if gate is None or not self._recovery.reconciled:
             return by_target
+        first: Precedence | None = None
         for session in sessions:
-            link = gate.way_back(session)
+            link = gate.way_back(session, first)
             if link is None or link.ready is None:
+                first = first or gate.precedence([session])
                 continue
             try:
                 move = self._borrow(session, gate.park, link, link.ready.info, None)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
 
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
-from swapd.migration.ledger import CapacityLedger
+from swapd.migration.ledger import CapacityLedger, blocks_for
 from swapd.migration.pictures import candidate, parked, traveller
-from swapd.migration.planner import Assignment, Refusal, plan
+from swapd.migration.planner import Assignment, Candidate, Refusal, plan
 from swapd.parking.ledger import ParkLedger, park_size
 from swapd.parking.link import ParkLink
 from swapd.sessions.admission import Admission
 from swapd.sessions.live import LiveSession
 from swapd.worker.link import WorkerLink
+
+
+class Precedence(NamedTuple):
+    """A parked session, the worker whose next room is its own, and how many tokens that is."""
+
+    session: str
+    worker: str
+    tokens: int
 
 
 class Gate:
@@ -65,11 +76,15 @@ class Gate:
         if self._migration_off() is not None or not self._config.self_certify:
             return False
         info = link.ready.info
+        self.park.room.look_at_disk()
         return self.park.room.ledger.could_take_soon(park_size(_positions_soon(session, info), info))
 
-    def way_back(self, session: LiveSession) -> WorkerLink | None:
-        """The worker that a parked session may go to now, by the rules of every native move."""
-        assignments, _ = self._way(session)
+    def way_back(self, session: LiveSession, first: Precedence | None = None) -> WorkerLink | None:
+        """The worker that a parked session may go to now, by the rules of every native move.
+
+        `first` has its room on one worker kept, also from those that wait after it.
+        """
+        assignments, _ = self._way(session, first)
         return self._links[assignments[0].target] if assignments else None
 
     def waits_for(self, session: LiveSession) -> Code | None:
@@ -77,17 +92,58 @@ class Gate:
         _, refusals = self._way(session)
         return refusals[0].code if refusals else None
 
-    def _way(self, session: LiveSession) -> tuple[list[Assignment], list[Refusal]]:
+    def _way(
+        self, session: LiveSession, first: Precedence | None = None
+    ) -> tuple[list[Assignment], list[Refusal]]:
         kept = self.park.room.get(session.id)
         if kept is None:
             return [], []
+        candidates = [candidate(link, self._ledger, self._admission) for link in self._links.values()]
         return plan(
             parked(kept.header.fingerprint),
-            [candidate(link, self._ledger, self._admission) for link in self._links.values()],
+            [_beside(worker, first) for worker in candidates],
             [traveller(session)],
             migration_enabled=self._migration_off() is None,
             certified=self._config.self_certify,
         )
+
+    def precedence(self, waiting: Iterable[LiveSession]) -> Precedence | None:
+        """Whose room is kept: that of the one that waits longest and that some open worker could hold (B3).
+
+        Small sessions would else take each place as it comes free, and one that needs more than one place
+        would never come back. Only one worker is held to it, the one that is nearest to having the room:
+        new sessions go to the others, and to what is left of it.
+        """
+        if self._migration_off() is not None or not self._config.self_certify:
+            return None  # nobody can come back: nothing is kept
+        for session in waiting:
+            kept = self.park.room.get(session.id)
+            if kept is None:
+                continue
+            tokens = session.record.spec().budget
+            able = [
+                worker
+                for worker in (
+                    candidate(link, self._ledger, self._admission) for link in self._links.values()
+                )
+                if worker.admitting and worker.fingerprint == kept.header.fingerprint
+                if (capacity := self._ledger.worker(worker.worker)) is not None
+                and capacity.could_hold(tokens)
+            ]
+            if able:
+                nearest = max(able, key=lambda worker: (worker.free_blocks, worker.worker))
+                return Precedence(session.id, nearest.worker, tokens)
+        return None
+
+
+def _beside(worker: Candidate, first: Precedence | None) -> Candidate:
+    """A worker as those see it who come after `first`."""
+    if first is None or worker.worker != first.worker:
+        return worker
+    blocks = blocks_for(first.tokens, worker.block_tokens)
+    return msgspec.structs.replace(
+        worker, free_blocks=worker.free_blocks - blocks, free_slots=worker.free_slots - 1
+    )
 
 
 def _positions_soon(session: LiveSession, info: EngineInfo) -> int:

@@ -44,6 +44,8 @@ class Returning:
         try:
             async with trio.open_nursery() as nursery:
                 while True:
+                    there = {kept.header.session for kept in self._park.room}
+                    self._failures = {name: e for name, e in self._failures.items() if name in there}
                     moves = self._supervisor.bring_back(list(self._waiting()))
                     for target, group in moves.items():
                         nursery.start_soon(self._carry, target, group)
@@ -53,10 +55,16 @@ class Returning:
             log.error("parked sessions stay", extra={"error_type": type(group.exceptions[0]).__name__})
         await trio.sleep_forever()
 
+    def kept_for(self, worker: str) -> int:
+        """Tokens for which room must be left on a worker: a parked session comes before a new one (B3).
+
+        Not while its way back has just failed, nor while nobody reads it: it would keep others out in vain.
+        """
+        first = self._supervisor.precedence(self._waiting())
+        return first.tokens if first is not None and first.worker == worker else 0
+
     def _waiting(self) -> Iterable[LiveSession]:
         now = trio.current_time()
-        there = {kept.header.session for kept in self._park.room}
-        self._failures = {name: entry for name, entry in self._failures.items() if name in there}
         for name in [kept.header.session for kept in self._park.room]:
             session = self._table.get(name)
             if session is None or session.over or session.recovering or session.move is not None:

@@ -10,6 +10,9 @@ import socket
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
 from swapd.errors import Code, SwapdError
 from swapd.transport.paths import ensure_private_dir
 
@@ -20,6 +23,23 @@ ARENA_BYTES: Final = 256 * MIB
 """Eleven contexts of 1,000 tokens of SmolLM2-135M at once; memory is reserved at start."""
 KV_CACHE_BYTES: Final = 384 * MIB
 """About 17,000 tokens a worker."""
+OWNER: Final = """
+[owner]
+consent = true
+presence = "headless"
+resume_after_s = 10.0
+
+[owner.gpu_pressure]
+# A demonstration: a real owner wants more samples, over a longer time.
+poll_ms = 500
+warmup_samples = 30
+sustain_s = 3.0
+release_s = 5.0
+# One core of a machine that is in use is never quite idle.
+floor_pct = 40
+cap_pct = 60
+"""
+"""On what terms it lends at first: short times, so that one sees it happen."""
 
 
 class State(NamedTuple):
@@ -101,8 +121,9 @@ def write_config(state: State, *, model: Path, port: int, cores: list[int], lend
     """Write `swapd.toml` for two CPU workers on the first two cores, or both on the only one.
 
     With `lend`, the two cores are lent: their owner's own work gets them back. One core alone cannot be two
-    devices; it is not lent.
+    devices; it is not lent. What the owner has set under `[owner]` since stays.
     """
+    owner = _owner_before(state.config_path)
     first, second = cores[0], cores[1] if len(cores) > 1 else cores[0]
     lend = lend and first != second
     devices = ['device = "cpu0"\n', 'device = "cpu1"\n'] if lend else ["", ""]
@@ -110,7 +131,7 @@ def write_config(state: State, *, model: Path, port: int, cores: list[int], lend
     quote = json.dumps
     write_private(
         state.config_path,
-        f"""# Written by `swapd quickstart` at each start: changes here do not last.
+        f"""# Written by `swapd quickstart` at each start: only what is under [owner] lasts.
 database_path = "swapd.db"
 socket_dir = {quote(str(state.socket_dir))}
 host = "{HOST}"
@@ -154,12 +175,26 @@ freeze_s = 10.0
 prepare_s = 20.0
 activate_s = 10.0
 """
-        + (lending(first, second) if lend else ""),
+        + (lent_cores(first, second) if lend else "")
+        + (owner or (OWNER if lend else "")),
     )
 
 
-def lending(first: int, second: int) -> str:
-    """The part of the configuration that lends two cores; short times, so that one sees it happen."""
+def _owner_before(path: Path) -> str:
+    """The `[owner]` tables of the configuration of an earlier start; empty where there are none."""
+    try:
+        before = tomlkit.parse(path.read_text())
+    except (OSError, UnicodeDecodeError, TOMLKitError):
+        return ""
+    kept = tomlkit.document()
+    if "owner" not in before:
+        return ""
+    kept["owner"] = before["owner"]
+    return f"\n{tomlkit.dumps(kept)}"
+
+
+def lent_cores(first: int, second: int) -> str:
+    """The part of the configuration that says which two cores are lent."""
     return f"""
 [[devices]]
 name = "cpu0"
@@ -170,21 +205,6 @@ cores = [{first}]
 name = "cpu1"
 kind = "cpu"
 cores = [{second}]
-
-[owner]
-consent = true
-presence = "headless"
-resume_after_s = 10.0
-
-[owner.gpu_pressure]
-# A demonstration: a real owner wants more samples, over a longer time.
-poll_ms = 500
-warmup_samples = 30
-sustain_s = 3.0
-release_s = 5.0
-# One core of a machine that is in use is never quite idle.
-floor_pct = 40
-cap_pct = 60
 """
 
 

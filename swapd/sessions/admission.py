@@ -53,6 +53,8 @@ class Admission:
         """Why no device is lent, if that is why nobody admits."""
         self.stopped: Callable[[], SwapdError | None] = lambda: None
         """Why nobody at all is admitted, if an operator stopped admission (H163); moves go on."""
+        self.kept_for: Callable[[str], int] = lambda worker: 0
+        """Tokens of a parked session that a worker's next room is kept for; 0: for none (B3)."""
         self._closed: dict[str, dict[Closer, str]] = {}
         self._config = config
         self._table = table
@@ -111,7 +113,8 @@ class Admission:
                 raise stopped  # H163: stopped while another worker was asked
             if not self.admitting(link.name):
                 continue  # closed while another worker was asked (H51)
-            if owner is None or not self._ledger.charge(link.name, record.id, tokens):
+            kept = self.kept_for(link.name)
+            if owner is None or not self._ledger.charge(link.name, record.id, tokens, beside=kept):
                 continue
             try:
                 placed = msgspec.structs.replace(record, owner=owner)
@@ -126,7 +129,8 @@ class Admission:
         capacities = [self._ledger.worker(link.name) for link in open_links]
         if not any(capacity is not None and capacity.could_hold(tokens) for capacity in capacities):
             raise SwapdError(Code.BUDGET_EXCEEDED, "no worker's KV memory can hold it")
-        raise SwapdError(Code.CAPACITY)
+        kept_back = any(self.kept_for(link.name) for link in open_links)
+        raise SwapdError(Code.CAPACITY, "a parked session comes first" if kept_back else "")
 
     async def _start(self, link: WorkerLink, record: SessionRecord) -> LiveSession:
         try:

@@ -271,9 +271,10 @@ class Recovery:
             self._ledger.free(old.worker, session.id)
         since = trio.current_time()
         while not session.over:
-            starting = any(other.state == "starting" for other in self._links.values())
+            # Where one will be there, ending the session meanwhile would lose what can be saved.
+            coming = any(other.coming for other in self._links.values())
             timers = self._config.timers
-            if trio.current_time() - since > (timers.worker_start_s if starting else timers.decide_s):
+            if trio.current_time() - since > (timers.worker_start_s if coming else timers.decide_s):
                 return False  # H71, A16
             link = self._choose(session, self._links.values(), self._ledger)
             if link is not None:

@@ -130,6 +130,12 @@ class WorkerLink:
             return None
         return Owner(self.name, self.ready.incarnation)
 
+    @property
+    def coming(self) -> bool:
+        """Whether an incarnation is on its way: being started, or to be started after a pause (B32)."""
+        pausing = self.state == "dead" and self.worker.spawn and self._wanted.reason is None
+        return self.state == "starting" or (pausing and self._short_lives <= self._config.worker_restarts)
+
     def is_owner(self, owner: Owner | None) -> bool:
         """Whether exactly that incarnation is connected."""
         return owner is not None and self.owner == owner

@@ -76,6 +76,8 @@ def test_a_setting_is_refused_then_previewed_then_saved(visit: Visit, machine: M
     page.get_by_role("button", name="Save for the next start").click()
     expect(page.get_by_role("status").filter(has_text="Saved to")).to_be_visible()
     expect(page.locator("h1")).to_have_text("2 settings apply when swapd next starts.")
+    if script:
+        assert_accessible(page)
     expect(page.locator("#now-threshold_pct")).to_contain_text("In force: 50 %")
     expect(page.locator("#now-threshold_pct")).to_contain_text("Saved: 60 %, applies at next start")
     after = machine.config.read_text()

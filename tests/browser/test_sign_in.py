@@ -1,97 +1,69 @@
-"""Coming in with a real browser: by a link, without a script, from elsewhere; what another site can do."""
+"""The first way in: a link from the machine's terminal, opened in a browser."""
 
 from __future__ import annotations
 
-import re
+import subprocess
+import sys
 
-import pytest
 from playwright.sync_api import expect
 
-from swapd.ops.client import ask
-from swapd.views import Role
-from tests.browser.machine import Machine
+from tests.browser.machine import WAIT_S, Machine
 from tests.browser.visit import Visit
+from tests.e2e.deployment import REPO
+
+REFUSED = r"status 401: POST .*/sign-in|console error: .* 401 "
 
 
-def link(machine: Machine, role: Role = "owner") -> str:
-    return ask(machine.deployment.folder / "s", lambda ops: ops.console_link(role)).url
+def link(machine: Machine, *options: str) -> str:
+    """What the command prints."""
+    command = [sys.executable, "-m", "swapd", "console-link", "--config", str(machine.config), *options]
+    made = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True, timeout=WAIT_S)
+    return made.stdout.strip()
 
 
-def test_a_link_lets_in_once_and_leaves_no_trace_in_the_browser(visit: Visit) -> None:
-    """Opening it is not yet using it; the code is in no address that the browser keeps or sends."""
-    url = link(visit.machine)
-    code = url.partition("#")[2]
-    page = visit.page(None)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(f"{request.url} {request.headers}"))
-    for _ in range(2):
-        page.goto("about:blank")
-        page.goto(url)
-        expect(page.get_by_text("Your link is good for this one browser.")).to_be_visible()
-        expect(page.get_by_role("button", name="Sign in")).to_be_focused()
-        expect(page).to_have_url(f"{visit.machine.url}/sign-in")
-    page.keyboard.press("Enter")
-    expect(page.locator("main")).to_contain_text("desk")
-    expect(page.locator("header.top")).to_contain_text("Owner")
-    assert not [each for each in asked if code in each]
-    visit.allow("status of 401|status 401: POST .*/sign-in")
-    late = visit.page(None)
-    late.goto(url)
-    late.get_by_role("button", name="Sign in").click()
-    expect(late.get_by_role("alert")).to_contain_text("no code that is still good")
-
-
-def test_without_javascript_one_copies_the_code(visit: Visit) -> None:
-    page = visit.page(None, java_script_enabled=False)
-    page.goto("/diagnostics")
-    page.get_by_label("Code from a link, or your token").fill(link(visit.machine, "viewer").partition("#")[2])
+def test_a_link_signs_one_browser_in_once(visit: Visit, machine: Machine) -> None:
+    """Opened, one button, and the devices are there; a second browser needs a link of its own."""
+    address = link(machine)
+    page = visit.page(role=None)
+    page.goto(address)
+    expect(page.get_by_text("Your link is good for this one browser")).to_be_visible()
+    # Neither the history nor whoever looks over the shoulder has the code.
+    assert "#" not in page.url
     page.get_by_role("button", name="Sign in").click()
-    expect(page).to_have_url(f"{visit.machine.url}/diagnostics")
-    expect(page.locator("header.top")).to_contain_text("Viewer")
+    expect(page.locator("#device-desk")).to_contain_text("Lent")
+    [cookie] = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert page.evaluate("document.cookie") == ""
+
+    visit.allow(REFUSED)
+    other = visit.page(role=None)
+    other.goto(address)
+    other.get_by_role("button", name="Sign in").click()
+    expect(other.get_by_role("alert")).to_be_visible()
+    other.goto("/")
+    expect(other.get_by_role("heading", name="Sign in to your machine")).to_be_visible()
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in to your machine")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#device-desk")).to_have_count(0)
 
 
-def test_who_is_signed_in_and_comes_from_another_site_goes_on_with_one_click(visit: Visit) -> None:
-    """No other site's link brings the cookie along, so the first answer is the sign-in."""
-    page = visit.page()
-    page.goto(f"data:text/html,<a href='{visit.machine.url}/diagnostics'>there</a>")
-    page.get_by_text("there").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Sign in to your machine.")
-    page.get_by_role("link", name="Go on").click()
-    expect(page).to_have_url(f"{visit.machine.url}/diagnostics")
+def test_who_was_sent_to_the_door_comes_to_the_page_they_asked_for(visit: Visit, machine: Machine) -> None:
+    """With a token, typed in; a wrong one is refused with a sentence."""
+    visit.allow(REFUSED)
+    page = visit.page(role=None)
+    page.goto("/devices/desk")
+    page.get_by_label("Code from a link, or your token").fill("not-the-token-of-anybody")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Code from a link, or your token").fill(machine.key())
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(f"{machine.url}/devices/desk")
 
 
-@pytest.mark.parametrize("role", ["owner", "viewer"])
-def test_another_site_s_form_changes_nothing(visit: Visit, role: Role) -> None:
-    visit.allow("403")
-    page = visit.page(role)
-    page.goto(
-        f"data:text/html,<form method=post action='{visit.machine.url}/devices/desk/take-back'>"
-        "<input name=for value=told><button>win a prize</button></form>"
-    )
-    with page.expect_response(re.compile("take-back")) as answer:
-        page.get_by_text("win a prize").click()
-    assert answer.value.status == 403
-    expect(page.get_by_role("heading", level=1)).to_have_text("That is not allowed.")
-    assert visit.machine.device("desk")["taken_back"] is None
-
-
-def test_another_site_cannot_show_the_console_in_a_frame(visit: Visit) -> None:
-    visit.allow("frame|ancestors|ERR_BLOCKED|X-Frame")
-    page = visit.page()
-    page.goto(f"data:text/html,<iframe src='{visit.machine.url}/sign-in'></iframe>")
-    frame = page.frames[1]
-    frame.wait_for_load_state()
-    assert "Sign in" not in frame.content()
-
-
-def test_signing_out_everywhere_leads_every_open_page_to_the_sign_in(visit: Visit) -> None:
-    """The other browser need not do anything: its stream ends, and it asks."""
-    visit.allow("401")
-    watching = visit.page("viewer")
-    watching.goto("/")
-    expect(watching.locator("main")).to_contain_text("desk")
-    owner = visit.page()
-    owner.goto("/sign-in")
-    owner.get_by_role("button", name="Sign out every browser").click()
-    for page in (owner, watching):
-        expect(page.get_by_role("heading", level=1)).to_have_text("Sign in to your machine.")
+def test_a_viewer_sees_everything_and_is_offered_nothing_to_do(visit: Visit) -> None:
+    page = visit.page("viewer")
+    page.goto("/")
+    expect(page.locator("#device-desk")).to_contain_text("Lent")
+    expect(page.get_by_role("button", name="Take back now")).to_have_count(0)

@@ -30,7 +30,7 @@ class Visit:
         for context in self._contexts:
             context.close()
         # What failed first is what the test shall tell.
-        assert error is not None or self.complaints() == []
+        assert error is not None or not self.complaints(), "\n".join(self.complaints())
 
     def allow(self, pattern: str) -> None:
         """From now on, and for what was already seen, no complaint that this expression finds counts."""

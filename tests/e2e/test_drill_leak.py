@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -12,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ops.leaking.drift import FEWEST_CYCLES, FIRST_CYCLE, Drift, drift, theil_sen
-from ops.leaking.footprint import Footprint, look, rss_anon_kib
+from ops.leaking.footprint import Footprint, look, rss_anon_kib, stray_names
 from ops.leaking.rest import Rest, residues
 from ops.leaking.steps import ABORTS, Rotation
 from ops.leaking.verdict import Seen, aborted_at, claims, everywhere
@@ -40,7 +42,7 @@ def drill(folder: Path, *options: str) -> tuple[int, str, Any]:
     return done.returncode, said, json.loads(report.read_bytes())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_moves_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
     """H49, H210, H211: a few cycles both ways; a thousand are a command."""
     code, said, report = drill(tmp_path, *FEW)
@@ -57,7 +59,7 @@ def test_moves_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
     assert "drill_leak: ok: sim, 8 cycles, 4 moves (2 a to b, 2 b to a), 4 aborts" in said
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_imports_that_nobody_discards_make_the_drill_fail(tmp_path: Path) -> None:
     """H49, H210: swapd is broken on purpose; what the target keeps is told by name."""
     code, said, report = drill(
@@ -103,8 +105,6 @@ def a_descriptor() -> Iterator[None]:
 def a_memory_file() -> Iterator[None]:
     with open(os.memfd_create("of-a-test"), "rb+", buffering=0) as file:
         file.truncate(4096)
-        import mmap
-
         with mmap.mmap(file.fileno(), 4096):
             yield
 
@@ -129,13 +129,27 @@ def test_what_a_process_keeps_is_seen_from_outside(leak: Any, kind: str, detail:
     assert rss_anon_kib(os.getpid()) > 1000
 
 
+def test_a_name_that_nobody_has_open_is_left_behind(tmp_path: Path) -> None:
+    """H210: one that a process has open or mapped is in use, whoever's it is."""
+    mapped, opened, stray = (tmp_path / name for name in ("mapped", "opened", "stray"))
+    for path in (mapped, opened, stray):
+        path.write_bytes(b"x" * 4096)
+    with mapped.open("rb+") as file:
+        memory = mmap.mmap(file.fileno(), 4096)
+    with opened.open("rb"):
+        assert stray_names(tmp_path) == [str(stray)]
+    memory.close()
+    found = residues(rest(), msgspec.structs.replace(rest(), names=["/dev/shm/of-ours"]))
+    assert [(one.name, one.detail) for one in found] == [("names in /dev/shm", "/dev/shm/of-ours")]
+
+
 def rest(held: dict[str, float] | None = None, **processes: Footprint) -> Rest:
     kept: dict[str, float] = {}
     for role, seen in processes.items():
         kept[f"{role} descriptors"] = seen.descriptors
         kept[f"{role} threads"] = seen.threads
         kept[f"{role} shared mappings"] = seen.mappings
-    return Rest(held or {}, kept, processes, 0.1)
+    return Rest(held or {}, kept, processes, [], 0.1)
 
 
 def seen(**fields: Any) -> Seen:

@@ -124,6 +124,8 @@ class ScriptedLink:
         self.stops_by_itself = True
         """Whether a worker that is asked to end does so at once."""
         self.starts_by_itself = True
+        self.pauses = False
+        """Whether a lost one will be started again, after a pause."""
         self.pid: int | None = None
         """None: there is no process. A number that only stands for one would be somebody else's."""
         self.be_born()
@@ -177,6 +179,10 @@ class ScriptedLink:
         """A heartbeat."""
         self.stats = stats()
         self.world.table.notify()
+
+    @property
+    def coming(self) -> bool:
+        return self.state == "starting" or (self.state == "dead" and self.pauses)
 
     @property
     def owner(self) -> Owner | None:
@@ -474,7 +480,12 @@ async def open_world(
     room = None
     if park_arena is not None:
         leases = LeaseBook(park_arena.data_bytes, base_offset=HEADER_BYTES, regions=16)
-        room = ParkRoom(park_arena, leases, Path(config.park_dir) if config.park_dir else None)
+        room = ParkRoom(
+            park_arena,
+            leases,
+            Path(config.park_dir) if config.park_dir else None,
+            config.park_dir_bytes,
+        )
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -488,7 +499,9 @@ async def open_world(
                 if world.park is not None:
                     await actors.start(world.park.room.run)
                     actors.start_soon(world.recovery.attached, world.park, world.park.inventory())
-                    await actors.start(Returning(world.park, world.table, world.supervisor).run)
+                    returning = Returning(world.park, world.table, world.supervisor)
+                    world.admission.kept_for = returning.kept_for
+                    await actors.start(returning.run)
                 if attach:
                     for name in world.links:
                         world.recovery.introduced(name)

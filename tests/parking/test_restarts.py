@@ -84,6 +84,35 @@ async def test_a_disk_that_takes_nothing_more_refuses_and_keeps_what_is_in_memor
         await resumed(world, session)
 
 
+async def test_a_folder_at_its_limit_keeps_whom_it_has_and_takes_nobody(tmp_path: Path) -> None:
+    """B3: over quota a session is refused before it is frozen, and runs on."""
+    folder = tmp_path / "parked"
+    folder.mkdir(mode=0o700)
+    size = 12 * BLOCK_BYTES
+    limits = {"park_bytes": size, "park_dir_bytes": size + BLOCK_BYTES}
+    async with world_with_park(tmp_path, park_dir=str(folder), **limits) as world:
+        sessions = [await world.session(name, tokens=33) for name in ("one", "two", "three")]
+        shut(world)
+        view = await world.supervisor.start("a", 60.0, "operator", "park")
+        await world.until(
+            lambda: (
+                sum(session.record.state == "parked" for session in sessions) == 2
+                and Code.PARK_FULL in world.supervisor.open_drains()[0].refused.values()
+                and all(session.move is None for session in sessions)
+            )
+        )
+        (left,) = (session for session in sessions if session.record.state != "parked")
+        assert not world.supervisor.can_park(left)
+        assert len(on_disk(folder)) == 1
+        assert left.view().state == "running"
+        assert len(world.bodies(into.Freeze)) == 2
+        await world.supervisor.cancel(view.id)
+        lend(world)
+        for session in sessions:
+            if session is not left:
+                await resumed(world, session)
+
+
 @asynccontextmanager
 async def next_run(path: Path, name: str, **changes: Any) -> AsyncIterator[tuple[World, LiveSession]]:
     """The next coordinator on the same store; its worker is not found yet."""

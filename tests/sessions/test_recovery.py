@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -13,7 +14,7 @@ from swapd.errors import Code
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Inventory, InventoryItem, Phase
 from swapd.sessions.live import LiveSession
-from tests.migration.world import ScriptedLink, World, open_world, refusal, silence
+from tests.migration.world import TIMERS, ScriptedLink, World, open_world, refusal, silence
 from tests.store.failing import GatedConnection, GatedStore
 
 
@@ -335,6 +336,30 @@ async def test_without_a_worker_to_replay_on_the_session_ends_in_time(tmp_path: 
         await world.until(lambda: session.ended)
         assert session.record.code == Code.RECOVERY_UNAVAILABLE
         world.check_baseline()
+
+
+@pytest.mark.parametrize("worker_start_s", [60.0, 0.2])
+async def test_a_worker_that_pauses_before_its_next_start_is_waited_for(
+    tmp_path: Path, worker_start_s: float
+) -> None:
+    """A16, B32: for as long as a start may take, not only while one is under way; then the session ends."""
+    timers = msgspec.structs.replace(TIMERS, decide_s=0.1, worker_start_s=worker_start_s)
+    async with open_world(tmp_path, timers=timers) as world:
+        session = await world.session(allow_replay_fallback=True)
+        world.a.pauses = world.b.pauses = True
+        world.b.lose()
+        world.lose("a")
+        if worker_start_s == 60.0:
+            began = trio.current_time()
+            while trio.current_time() < began + 4 * timers.decide_s:
+                await world.table.wait_activity(0.05)
+            assert session.view().state == "recovering"
+            world.b.be_born()
+            await world.until(lambda: session.view().state == "running")
+            assert session.record.owner == world.b.owner
+        else:
+            await world.until(lambda: session.ended)
+            assert session.record.code == Code.RECOVERY_UNAVAILABLE
 
 
 @pytest.mark.parametrize("when", ["waiting for a worker", "starting"])

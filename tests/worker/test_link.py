@@ -32,6 +32,7 @@ class Told:
 
     def __init__(self) -> None:
         self.states: list[tuple[LinkState, str | None]] = []
+        self.coming: set[tuple[LinkState, bool]] = set()
         self.attached_as: list[Owner] = []
         self.lost_owners: list[Owner] = []
         self.asked_grants: list[list[str]] = []
@@ -52,6 +53,7 @@ class Told:
 
     def changed(self, link: WorkerLink) -> None:
         self.states.append((link.state, link.reason))
+        self.coming.add((link.state, link.coming))
         self._tell()
 
     def absent(self, link: WorkerLink) -> None:
@@ -226,6 +228,8 @@ async def test_a_worker_that_never_lasts_is_given_up_until_somebody_starts_it(
     async with linked(folder, **changes) as (link, told):
         await told.until(lambda: any("given up" in (reason or "") for _, reason in told.states))
         assert (link.state, link.reason) == ("dead", "given up after 3 starts in a row that did not last")
+        assert not link.coming
+        assert told.coming == {("starting", True), ("dead", True), ("dead", False)}
         assert starts.read_text().split() == ["started"] * 3
         with worker(folder) as started:
             await told.until(lambda: told.attached_as)
