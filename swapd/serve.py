@@ -41,6 +41,7 @@ from swapd.migration.supervisor import MigrationSupervisor
 from swapd.ops.bus import EventBus
 from swapd.ops.server import OPERATOR, run_ops
 from swapd.parking.link import ParkLink
+from swapd.parking.pausing import Pausing
 from swapd.parking.returning import Returning
 from swapd.parking.room import ParkRoom
 from swapd.service import SwapdService
@@ -232,6 +233,8 @@ class Coordinator:
                         returning = Returning(self.park, self.table, self.supervisor)
                         self.admission.kept_for = returning.kept_for
                         await actors.start(returning.run)
+                        grace_s = self.config.limits.disconnect_grace_s
+                        await actors.start(Pausing(self.table, self.supervisor, grace_s).run)
                     await self._resume_drains()
                     await self.desk.load()
                     for link in self.links.values():
@@ -359,7 +362,7 @@ def _park(config: Config, arena: Arena | None) -> tuple[ParkRoom | None, Arena |
         return None, None
     leases = LeaseBook(memory.data_bytes, base_offset=HEADER_BYTES, regions=REGIONS)
     folder = Path(config.park_dir) if config.park_dir is not None else None
-    return ParkRoom(memory, leases, folder), memory
+    return ParkRoom(memory, leases, folder, config.park_dir_bytes), memory
 
 
 def _arena(config: Config) -> tuple[Arena | None, SwapdError | None]:

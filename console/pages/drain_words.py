@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from console.phrases import duration, plural
+from console.phrases import pause, plural
 from swapd.errors import REASONS, Code
-from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome
+from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome, Would
+
+_LOOKED_AT: Final[tuple[Would, ...]] = ("stay", "wait", "park", "replay", "move", "end")
 
 
 class Tag(NamedTuple):
@@ -74,6 +76,10 @@ _WOULD: Final[Mapping[str, Tag]] = {
     "stay": Tag("rising", "▲", "Stays"),
     "end": Tag("", "○", "Ends"),
 }
+
+
+ROWS: Final = 100
+"""Sessions that a drain or its pre-flight lists, those first that need a look; the sentences count all."""
 
 
 class Row(NamedTuple):
@@ -156,6 +162,11 @@ def fate(each: Foreseen) -> tuple[Tag, str]:
     }[each.would]
 
 
+def ahead_order(each: Foreseen) -> tuple[int, str]:
+    """What needs a look first: who stays, who waits."""
+    return _LOOKED_AT.index(each.would), each.session
+
+
 def foreseen(sessions: Iterable[Foreseen]) -> str:
     """A pre-flight in one sentence."""
     would = Counter(each.would for each in sessions)
@@ -181,18 +192,18 @@ def foreseen(sessions: Iterable[Foreseen]) -> str:
 
 def _sentence(drain: DrainView, done: int, pause_ms: float | None) -> str:
     total, worker = len(drain.sessions), drain.worker
-    pause = f", longest pause {duration(pause_ms / 1000)}" if pause_ms is not None else ""
-    so_far = f"; {done} done{pause}" if done else ""
+    longest = f", longest pause {pause(pause_ms)}" if pause_ms is not None else ""
+    so_far = f"; {done} done{longest}" if done else ""
     generations = plural(total, "generation")
     moving = sum(_under_way(each) for each in drain.sessions if not _done(each))
     match drain.state:
         case "drained":
             if not total:
                 return f"{worker} was empty already."
-            return f"{worker} is empty: {generations} left it{pause}."
+            return f"{worker} is empty: {generations} left it{longest}."
         case "cancelled":
             left = sum(each.outcome in _LEFT for each in drain.sessions)
-            return f"Cancelled: {left} of {generations} had left {worker}{pause}."
+            return f"Cancelled: {left} of {generations} had left {worker}{longest}."
         case "blocked":
             return f"{_some(total - done, total)} cannot leave {worker} yet{so_far}."
         case _:

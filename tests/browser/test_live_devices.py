@@ -138,3 +138,19 @@ def test_calibration_is_seen_to_go_on_until_the_card_is_lent(browser: Browser, l
         expect(page.locator("#device-desk .tag")).to_contain_text("Lent")
         expect(page.locator("#device-desk .threshold")).to_contain_text("Threshold 25%")
         assert same(page)
+
+
+def test_a_devices_page_draws_its_load_and_goes_on(visit: Visit, machine: Machine) -> None:
+    """The plot over the last six hours can be read off; the numbers beside it live; events are told."""
+    page = visit.page()
+    page.goto("/")
+    page.get_by_role("link", name="attic").click()
+    expect(page.locator("#load canvas")).to_be_visible()
+    marked(page)
+    machine.use("attic", 77)
+    expect(page.locator(".device-now .number")).to_have_text("77%")
+    expect(page.locator(".title .tag")).to_contain_text("Yours")
+    machine.use("attic", 0)
+    expect(page.locator(".title .tag")).to_contain_text("Lent")
+    assert same(page)
+    expect(page.locator("#load canvas")).to_be_visible()

@@ -177,7 +177,7 @@ class Deployment:
                             return
                 except Unreachable:
                     pass
-                await trio.sleep(0.05)
+                await trio.sleep(0.1)
         raise AssertionError(f"not ready in {within_s} s: {self.log()}")
 
     def kill_coordinator(self) -> None:

@@ -88,7 +88,7 @@ async def until(running: Deployment, name: str, holds: Callable[[Any], bool], wi
             view = await device(running, name)
             if holds(view):
                 return view
-            await trio.sleep(0.02)
+            await trio.sleep(0.1)
     raise AssertionError(f"not in {within_s} s: {view}; {running.log()}")
 
 

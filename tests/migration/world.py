@@ -25,6 +25,7 @@ from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner, Samplin
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.parking.link import ParkLink
+from swapd.parking.pausing import Pausing
 from swapd.parking.returning import Returning
 from swapd.parking.room import ParkRoom
 from swapd.sessions.admission import Admission
@@ -480,7 +481,12 @@ async def open_world(
     room = None
     if park_arena is not None:
         leases = LeaseBook(park_arena.data_bytes, base_offset=HEADER_BYTES, regions=16)
-        room = ParkRoom(park_arena, leases, Path(config.park_dir) if config.park_dir else None)
+        room = ParkRoom(
+            park_arena,
+            leases,
+            Path(config.park_dir) if config.park_dir else None,
+            config.park_dir_bytes,
+        )
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -497,6 +503,8 @@ async def open_world(
                     returning = Returning(world.park, world.table, world.supervisor)
                     world.admission.kept_for = returning.kept_for
                     await actors.start(returning.run)
+                    grace_s = config.limits.disconnect_grace_s
+                    await actors.start(Pausing(world.table, world.supervisor, grace_s).run)
                 if attach:
                     for name in world.links:
                         world.recovery.introduced(name)
