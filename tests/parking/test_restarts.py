@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from swapd.errors import Code
@@ -14,7 +15,7 @@ from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.parking import files
 from swapd.sessions.live import LiveSession
-from tests.migration.world import BLOCK_BYTES, PROMPT, World, open_world
+from tests.migration.world import BLOCK_BYTES, PROMPT, TIMERS, World, open_world
 from tests.parking.kv import KvWorld
 from tests.parking.world import PARK_BYTES, lend, parked, resumed, room, shut, world_with_park
 
@@ -168,6 +169,30 @@ async def test_what_was_in_memory_alone_is_replayed_or_ends_with_its_cursor(
             assert world.recovery.replayed_tokens == len(PROMPT) + len(before) - 1
         else:
             assert (session.record.code, session.durable) == (Code.RECOVERY_UNAVAILABLE, len(before))
+
+
+async def test_what_lost_its_kv_waits_for_a_device_as_before_and_is_replayed_then(tmp_path: Path) -> None:
+    """B3, H142, H152: its devices are still its owner's; the service is ready without having ended it."""
+    timers = msgspec.structs.replace(TIMERS, decide_s=0.05)
+    async with world_with_park(tmp_path) as world:
+        before = list((await parked(world, allow_replay_fallback=True)).received)
+    async with next_run(tmp_path, "s", timers=timers) as (world, session):
+        shut(world)
+        await find(world)
+        assert (session.view().state, session.durable) == ("parked", len(before))
+        [entry] = world.recovery.report().sessions
+        assert (entry.result, entry.reason) == ("parked", "session_lost")
+        world.table.reader_left(session)
+        lend(world)
+        for _ in range(5):
+            await world.table.wait_activity(0.01)
+        assert session.view().state == "parked"
+        world.table.reader_came(session)
+        world.table.notify()
+        await world.until(lambda: session.durable > len(before) and not session.recovering)
+        assert session.view().state == "running"
+        assert session.received[: len(before)] == before
+        assert world.recovery.replayed_tokens == len(PROMPT) + len(before) - 1
 
 
 async def test_a_source_that_still_has_it_frozen_takes_it_back(tmp_path: Path) -> None:
