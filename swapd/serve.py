@@ -41,6 +41,7 @@ from swapd.migration.supervisor import MigrationSupervisor
 from swapd.ops.bus import EventBus
 from swapd.ops.server import OPERATOR, run_ops
 from swapd.parking.link import ParkLink
+from swapd.parking.pausing import Pausing
 from swapd.parking.returning import Returning
 from swapd.parking.room import ParkRoom
 from swapd.service import SwapdService
@@ -225,6 +226,8 @@ class Coordinator:
                         returning = Returning(self.park, self.table, self.supervisor)
                         self.admission.kept_for = returning.kept_for
                         await actors.start(returning.run)
+                        grace_s = self.config.limits.disconnect_grace_s
+                        await actors.start(Pausing(self.table, self.supervisor, grace_s).run)
                     await self._resume_drains()
                     await self.desk.load()
                     for link in self.links.values():
