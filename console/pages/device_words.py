@@ -95,14 +95,31 @@ def words(view: DeviceView, sessions: int) -> Words:
 
 
 def free_text(view: DeviceView) -> str | None:
-    """How the last give-back went: `free in 2.1 s` with when, or None before the first."""
+    """How the last give-back went: `free in 2.1 s` with when, or None before the first.
+
+    One that ended before the device was free, because it was lent again meanwhile, says so.
+    """
     last = view.last_give_back
     if last is None:
         return None
     when = clock(last.began_at)
     if last.free_in_s is None:
-        return f"being freed since {when}"
+        return f"being freed since {when}" if view.state == "vacating" else f"called off ({when})"
     return f"free in {duration(last.free_in_s)} ({when})"
+
+
+def attendance_text(view: DeviceView) -> str:
+    """Whether its owner is there, as swapd holds it; why, where nobody looks or nobody knows."""
+    detail = view.attendance_detail or ""
+    if detail.startswith("headless"):
+        return f"not watched: {detail}"  # it counts as unlocked, which says nothing of a person
+    match view.attendance:
+        case "locked":
+            return "away, screen locked"
+        case "unlocked":
+            return "at the machine"
+        case _:
+            return f"unknown: {detail}" if detail else "unknown"
 
 
 def taken_text(view: DeviceView) -> str | None:
