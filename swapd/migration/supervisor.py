@@ -322,6 +322,8 @@ class MigrationSupervisor:
                 reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
                 if reason is not None:
                     book.waiting(session.id, str(reason), "planned")
+                # If it is still here at the next look, nobody took it: that was no reason to ask at once.
+                book.put_off(session.id, now)
             return
         leave, stay = depart(
             self._sight(source, self._ledger),
