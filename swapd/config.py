@@ -189,6 +189,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Host memory for the KV of parked sessions, reserved at start (B3); 0: none is parked."""
     park_dir: str | None = None
     """A folder of our own that parked sessions go to when the memory is full, and at a clean stop."""
+    park_dir_bytes: int = 0
+    """How much of them it may hold; 0: what its disk has, but for a rest that is left free."""
     max_active_sessions: int | None = None
     max_concurrent_migrations: int | None = None
     """Default: as many as the arena has room for (decision 19)."""

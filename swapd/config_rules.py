@@ -59,6 +59,7 @@ RANGES: Final[dict[type[msgspec.Struct], dict[str, tuple[float, float]]]] = {
         "port": (0, 65535),
         "arena_bytes": (1 << 20, TIB),
         "park_bytes": (0, TIB),
+        "park_dir_bytes": (0, 64 * TIB),
         "max_active_sessions": (1, 65536),
         "max_concurrent_migrations": (1, 1024),
         "window_tokens": (1, 64),
@@ -156,6 +157,8 @@ def _parking(config: Config) -> Iterator[Problem]:
         yield Problem(("park_bytes",), "park_bytes needs transfer_arena: KV reaches the park through it")
     if config.park_dir is not None and not config.park_bytes:
         yield Problem(("park_dir",), "park_dir has no effect without park_bytes")
+    if config.park_dir_bytes and config.park_dir is None:
+        yield Problem(("park_dir_bytes",), "park_dir_bytes has no effect without park_dir")
     if config.park_dir == "":
         yield Problem(("park_dir",), "park_dir is empty; leave it out to keep nothing on disk")
 

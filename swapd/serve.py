@@ -352,7 +352,7 @@ def _park(config: Config, arena: Arena | None) -> tuple[ParkRoom | None, Arena |
         return None, None
     leases = LeaseBook(memory.data_bytes, base_offset=HEADER_BYTES, regions=REGIONS)
     folder = Path(config.park_dir) if config.park_dir is not None else None
-    return ParkRoom(memory, leases, folder), memory
+    return ParkRoom(memory, leases, folder, config.park_dir_bytes), memory
 
 
 def _arena(config: Config) -> tuple[Arena | None, SwapdError | None]:

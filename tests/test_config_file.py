@@ -113,6 +113,11 @@ def test_the_folder_of_parked_sessions_is_relative_to_the_file() -> None:
         # parking (B3)
         ("self_certify = true", "park_bytes = 1000", "line 3: park_bytes = 1000 is neither 0 nor at least"),
         ("self_certify = true", "park_bytes = -1", "line 3: park_bytes = -1 is outside"),
+        (
+            "self_certify = true",
+            "park_dir_bytes = 1",
+            "line 3: park_dir_bytes has no effect without park_dir",
+        ),
         ("self_certify = true", 'park_dir = "p"', "line 3: park_dir has no effect without park_bytes"),
         (
             "self_certify = true",

@@ -11,6 +11,7 @@ from console.api.diagnostics import archive_response
 from console.forms import owner_form
 from console.pages.layout import Layout, see_other
 from console.phrases import plural
+from console.series import families
 from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
@@ -75,7 +76,12 @@ class DiagnosticsPage:
     async def _page(self, who: Visitor, problem: SwapdError | None = None) -> Response:
         context = await self._context(who)
         return self._layout.page(
-            who, "pages/diagnostics.html", path="/diagnostics", problem=problem, **context
+            who,
+            "pages/diagnostics.html",
+            path="/diagnostics",
+            problem=problem,
+            families=families(self._service.metrics(who.caller)),
+            **context,
         )
 
     async def _context(self, who: Visitor) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from quart import Response, request
 
 from console.forms import owner_form
-from console.pages.drain_words import MODES, ORIGINS, STATES, tell
+from console.pages.drain_words import MODES, ORIGINS, ROWS, STATES, tell
 from console.pages.layout import Layout, see_other
 from console.visitors import Visitor, visitor
 from swapd.api import Service
@@ -38,9 +38,12 @@ class DrainPage:
 
     async def _context(self, who: Visitor, drain: str) -> dict[str, Any]:
         view = await self._service.drain(who.caller, drain)
+        told = tell(view)
         return {
             "drain": view,
-            "told": tell(view),
+            "told": told,
+            "rows": told.rows[:ROWS],
+            "left_out": max(len(told.rows) - ROWS, 0),
             "tag": STATES[view.state],
             "origin": ORIGINS[view.origin],
             "mode": MODES[view.mode],

@@ -8,7 +8,9 @@ from typing import Final, NamedTuple
 
 from console.phrases import duration, plural
 from swapd.errors import REASONS, Code
-from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome
+from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome, Would
+
+_LOOKED_AT: Final[tuple[Would, ...]] = ("stay", "wait", "park", "replay", "move", "end")
 
 
 class Tag(NamedTuple):
@@ -74,6 +76,10 @@ _WOULD: Final[Mapping[str, Tag]] = {
     "stay": Tag("rising", "▲", "Stays"),
     "end": Tag("", "○", "Ends"),
 }
+
+
+ROWS: Final = 100
+"""Sessions that a drain or its pre-flight lists, those first that need a look; the sentences count all."""
 
 
 class Row(NamedTuple):
@@ -154,6 +160,11 @@ def fate(each: Foreseen) -> tuple[Tag, str]:
         "park": "To host memory, until a worker has room.",
         "replay": f"On {each.target}, from its text so far.",
     }[each.would]
+
+
+def ahead_order(each: Foreseen) -> tuple[int, str]:
+    """What needs a look first: who stays, who waits."""
+    return _LOOKED_AT.index(each.would), each.session
 
 
 def foreseen(sessions: Iterable[Foreseen]) -> str:

@@ -12,8 +12,10 @@ from console.pages.drain_words import (
     MODES,
     OFFERED,
     ORIGINS,
+    ROWS,
     STATES,
     Tag,
+    ahead_order,
     fate,
     foreseen,
     longest_pause_ms,
@@ -162,7 +164,8 @@ class DrainsPage:
         ahead = await self._service.preflight(who.caller, worker, _mode(mode))
         return {
             "ahead": ahead,
-            "rows": [(each, *fate(each)) for each in ahead.sessions],
+            "rows": [(each, *fate(each)) for each in sorted(ahead.sessions, key=ahead_order)[:ROWS]],
+            "left_out": max(len(ahead.sessions) - ROWS, 0),
             "summary": foreseen(ahead.sessions),
             "why": None,
         }

@@ -17,8 +17,8 @@ from swapd.api import Service
 from swapd.errors import Code, SwapdError
 from swapd.views import SessionView
 
-SHOWN: Final = 200
-"""Rows of the table; the counts are of all."""
+SHOWN: Final = 50
+"""Rows of one page; the counts are of all. What is shown is sent again twice a second while it changes."""
 TERMINAL: Final = frozenset({"completed", "failed", "cancelled"})
 
 _STATES: Final = {
@@ -53,11 +53,12 @@ class SessionsPage:
 
     async def view(self) -> Response:
         who = await visitor(self._service, request.headers)
-        return self._layout.page(who, "pages/sessions.html", path="/sessions", **await self._context(who))
+        context = await self._context(who, request.args.get("page", ""))
+        return self._layout.page(who, "pages/sessions.html", path="/sessions", **context)
 
-    async def part(self, who: Visitor, _name: str) -> str:
-        """The living part."""
-        return self._layout.html("parts/_sessions.html", who=who, **await self._context(who))
+    async def part(self, who: Visitor, name: str) -> str:
+        """The living part; `name` is the number of the page, if it is not the first."""
+        return self._layout.html("parts/_sessions.html", who=who, **await self._context(who, name))
 
     async def ask(self, session: str) -> Response:
         """Whether that is meant: ending a generation cannot be undone."""
@@ -82,17 +83,20 @@ class SessionsPage:
             over=view.state in TERMINAL,
         )
 
-    async def _context(self, who: Visitor) -> dict[str, Any]:
+    async def _context(self, who: Visitor, page: str) -> dict[str, Any]:
         sessions = sorted(
             await self._service.sessions(who.caller), key=lambda each: (each.created_at, each.id)
         )
         rows = [row(each) for each in sessions]
         counts = Counter(each.tag.label for each in rows)
+        number = _number(page)
+        first = (number - 1) * SHOWN
         return {
             "summary": summary(rows),
             "counts": counts.most_common(),
-            "rows": rows[:SHOWN],
-            "left_out": max(len(rows) - SHOWN, 0),
+            "rows": rows[first : first + SHOWN],
+            "page": number,
+            "more": len(rows) > first + SHOWN,
         }
 
 
@@ -115,3 +119,12 @@ def summary(rows: Sequence[Row]) -> str:
     verb = "is" if running == 1 else "are"
     told = f"{plural(running, 'generation')} {verb} running" if running else "No generation is running"
     return f"{told}, {parked} parked." if parked else f"{told}."
+
+
+def _number(page: str) -> int:
+    """The number of a page; raises `not_found` for what is none."""
+    if not page:
+        return 1
+    if not (page.isascii() and page.isdigit() and 0 < len(page) < 6 and int(page)):
+        raise SwapdError(Code.NOT_FOUND)
+    return int(page)

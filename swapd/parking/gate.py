@@ -76,6 +76,7 @@ class Gate:
         if self._migration_off() is not None or not self._config.self_certify:
             return False
         info = link.ready.info
+        self.park.room.look_at_disk()
         return self.park.room.ledger.could_take_soon(park_size(_positions_soon(session, info), info))
 
     def way_back(self, session: LiveSession, first: Precedence | None = None) -> WorkerLink | None:

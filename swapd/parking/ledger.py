@@ -2,17 +2,23 @@
 
 A move to the park is promised its room before anything is copied, so that no session is frozen in vain. Where
 parked sessions can be spilled to a folder, the memory is only a stop on the way there: then what is resident
-may make way, and a promise has to fit beside the other promises alone.
+may make way, and a promise has to fit beside the other promises alone. What the folder may still take is
+its limit: memory and folder together must have room for all that is resident and promised.
 """
 
 from __future__ import annotations
 
 import copy
 import mmap
+from typing import Final
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
 from swapd.migration.ledger import blocks_for
+
+KEEP_FREE_BYTES: Final = 1 << 30
+KEEP_FREE_PCT: Final = 5
+"""Of the disk that parked sessions go to, the smaller of the two is left free."""
 
 
 def whole_pages(size: int) -> int:
@@ -25,12 +31,27 @@ def park_size(positions: int, info: EngineInfo) -> int:
     return whole_pages(blocks_for(positions, info.block_tokens) * info.block_bytes)
 
 
+def disk_room(limit_bytes: int, held_bytes: int, total_bytes: int, free_bytes: int) -> int:
+    """What a folder that holds `held_bytes` may still take: its limit (0: none) and its disk decide.
+
+    Some of the disk is left free whatever the limit: the database may lie on it, and must not be stopped by
+    what is parked.
+    """
+    rest = min(KEEP_FREE_BYTES, total_bytes * KEEP_FREE_PCT // 100)
+    room = free_bytes - rest
+    if limit_bytes:
+        room = min(room, limit_bytes - held_bytes)
+    return max(0, room)
+
+
 class ParkLedger:
     """Sizes in bytes. Resident sessions stand in the order of their last use, the oldest first."""
 
     def __init__(self, capacity_bytes: int, *, spills: bool) -> None:
         self.capacity_bytes = capacity_bytes
         self.spills = spills
+        self.disk_room_bytes: int | None = None
+        """What the folder may still take, as last looked at; None: there is no telling."""
         self._resident: dict[str, int] = {}
         self._promised: dict[str, int] = {}
 
@@ -50,11 +71,19 @@ class ParkLedger:
     def could_take(self, size: int) -> bool:
         """Whether a promise of `size` could be kept now."""
         held = 0 if self.spills else self.resident_bytes
-        return size <= self.capacity_bytes - self.promised_bytes - held
+        return size <= self.capacity_bytes - self.promised_bytes - held and self._fits_with_disk(size)
 
     def could_take_soon(self, size: int) -> bool:
         """Whether waiting helps: with a folder, what is promised now makes way as soon as it has come."""
-        return size <= self.capacity_bytes if self.spills else self.could_take(size)
+        if not self.spills:
+            return self.could_take(size)
+        return size <= self.capacity_bytes and self._fits_with_disk(size)
+
+    def _fits_with_disk(self, size: int) -> bool:
+        if not self.spills or self.disk_room_bytes is None:
+            return True
+        wanted = size + self.promised_bytes + self.resident_bytes
+        return wanted <= self.capacity_bytes + self.disk_room_bytes
 
     def promise(self, move: str, size: int) -> bool:
         """Set room aside for a move; False leaves all as it was. A repeat changes nothing."""

@@ -139,6 +139,7 @@ class ParkLink:
 
         Raises `park_full`.
         """
+        self.room.look_at_disk()
         self.room.ledger.expect(move, tokens, info)
         self._arrivals[move] = _Arrival(info)
 

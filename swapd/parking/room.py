@@ -21,7 +21,8 @@ from swapd.errors import Code, SwapdError
 from swapd.messages.generation import BlockEntry, Lease
 from swapd.parking import files
 from swapd.parking.kept import Kept, KeptHeader
-from swapd.parking.ledger import ParkLedger, whole_pages
+from swapd.parking.ledger import ParkLedger, disk_room, whole_pages
+from swapd.store.ballast import look_at_disk
 from swapd.transport.arena import Arena
 from swapd.transport.leases import LeaseBook
 
@@ -34,12 +35,13 @@ SPILL_ALL_S: Final = 20.0
 class ParkRoom:
     """All parked sessions, oldest first. `run` owns the clean-up; lives on the Trio thread."""
 
-    def __init__(self, arena: Arena, leases: LeaseBook, folder: Path | None) -> None:
-        """`arena` stays the caller's."""
+    def __init__(self, arena: Arena, leases: LeaseBook, folder: Path | None, folder_bytes: int = 0) -> None:
+        """`arena` stays the caller's. `folder_bytes` limits what is on disk; 0: the disk alone does."""
         self.ledger = ParkLedger(leases.capacity_bytes, spills=folder is not None)
         self._arena = arena
         self._leases = leases
         self._folder = folder
+        self._folder_bytes = folder_bytes
         self._kept: dict[str, Kept] = {}
         self._freed = trio.lowlevel.ParkingLot()
         self._leaving = 0
@@ -66,9 +68,25 @@ class ParkRoom:
 
     def park_bytes(self) -> dict[str, int]:
         """Bytes: what the memory has, what of it is in use, and what is on disk."""
-        spilled = [kept.header.size for kept in self._kept.values() if kept.file is not None]
         memory = self.ledger
-        return {"total": memory.capacity_bytes, "memory": memory.resident_bytes, "disk": sum(spilled)}
+        return {"total": memory.capacity_bytes, "memory": memory.resident_bytes, "disk": self._on_disk}
+
+    @property
+    def _on_disk(self) -> int:
+        return sum(kept.header.size for kept in self._kept.values() if kept.file is not None)
+
+    def look_at_disk(self) -> None:
+        """Find out what the folder may still take, before anything is promised or written."""
+        if self._folder is None:
+            return
+        try:
+            disk = look_at_disk(self._folder)
+        except OSError:
+            self.ledger.disk_room_bytes = 0
+            return
+        self.ledger.disk_room_bytes = disk_room(
+            self._folder_bytes, self._on_disk, disk.total_bytes, disk.free_bytes
+        )
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -124,6 +142,9 @@ class ParkRoom:
         async with kept.lock:
             if kept.gone or kept.lease is None:
                 return
+            self.look_at_disk()
+            if kept.header.size > (self.ledger.disk_room_bytes or 0):
+                raise SwapdError(Code.PARK_FULL, "the folder of parked sessions has no room")
             try:
                 with self._arena.region(kept.lease) as view:
                     # Not abandoned on cancellation: the file is whole, or not there.

@@ -34,6 +34,8 @@ class LiveSession:
         self.unread_since: float | None = now
         self.move: str | None = None
         self.recovering = False
+        self.waits_to_replay = False
+        """Parked, its KV lost, and rebuilt as soon as a worker has room: nobody needs to decide about it."""
         self.rebuilt_positions = 0
         """Positions that its last replay had to make anew, prefix-cache hits of the worker included."""
         self.taking = True

@@ -87,11 +87,11 @@ class Reconciliation:
         self,
         record: SessionRecord,
         accepted: int,
-        result: Literal["replayed", "failed"],
+        result: Literal["replayed", "failed", "parked"],
         why: ReconciledBecause,
         recomputed: int = 0,
     ) -> Reconciled | None:
-        """A session that its owner did not have was rebuilt, or ended. None: finished already."""
+        """A session that its owner did not have was rebuilt, or ended, or waits. None: finished already."""
         return self._enter(record, accepted, result, why, recomputed)
 
     def loss(self, worker: str | None, *, connected: bool) -> ReconciledBecause:

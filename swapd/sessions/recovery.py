@@ -100,7 +100,9 @@ class Recovery:
                     "took_s": report.found_to_ready_s,
                 }
                 log.info("reconciled", extra=counted)
-                await trio.sleep_forever()
+                while True:
+                    self._replay_parked()
+                    await self._table.wait_activity(LOOK_AGAIN_S)
             finally:
                 self._nursery = None
 
@@ -233,7 +235,7 @@ class Recovery:
         self._nursery.start_soon(self._decide, session)
 
     def _unresolved(self, session: LiveSession) -> bool:
-        if session.ended or self._store.failed:
+        if session.ended or session.waits_to_replay or self._store.failed:
             return False
         return not self._table.owner_is_there(session)
 
@@ -253,6 +255,12 @@ class Recovery:
                 rebuilt = session.rebuilt_positions
                 _tell(self.findings.decided(session.record, session.durable, "replayed", why, rebuilt))
                 return
+            if permitted and session.record.state == "parked" and not session.over:
+                # There was no room for it before its KV was lost, either: it goes on waiting, till its
+                # lifetime at most (B3).
+                session.waits_to_replay = True
+                _tell(self.findings.decided(session.record, session.durable, "parked", why))
+                return
             if not session.over:
                 await self._table.finish(session, "failed", Code.RECOVERY_UNAVAILABLE)
                 self._count("failed")
@@ -263,6 +271,14 @@ class Recovery:
             session.recovering = False
             session.wake()
             self._table.notify()
+
+    def _replay_parked(self) -> None:
+        """Begin to rebuild parked sessions that lost their KV, as far as workers have room for them."""
+        for session in self._table:
+            waits = session.waits_to_replay and not session.over and not session.recovering
+            if waits and session.producing and self.has_room(session):
+                session.waits_to_replay = False
+                self._begin(session)
 
     async def _replay(self, session: LiveSession) -> bool:
         """Start it on whichever worker takes it, in good time. False: nobody did, or it ended meanwhile."""
@@ -385,7 +401,7 @@ class Recovery:
         session = self._table.get(item.session)
         record = session.record if session is not None else None
         durable = was_durable.get(session.id, session.durable) if session is not None else 0
-        there = session is not None and not self._unresolved(session)
+        there = session is not None and not self._unresolved(session) and not session.waits_to_replay
         verdict = judge(item, record, durable, owner, owner_is_there=there)
         if (
             verdict.found == "homeless"
@@ -416,6 +432,7 @@ class Recovery:
         with trio.CancelScope(shield=True):  # one disk write
             result = await self._store.commit(lambda db: commit_move(db, back))
             if result == "committed":
+                session.waits_to_replay = False
                 self._table.change(session, owner=owner, epoch=record.epoch + 1)
         return result == "committed"
 

@@ -8,6 +8,7 @@ import re
 import msgspec
 import pytest
 
+from console.pages.drain_words import ROWS
 from console.pages.drains import HISTORY
 from swapd.errors import Code, SwapdError
 from swapd.views import DrainView, Foreseen, PreflightView, QuarantineView, SessionOutcome
@@ -208,6 +209,25 @@ async def test_an_owner_cancels_a_drain(client, service):
 async def test_a_drain_that_nobody_knows_is_not_there(client):
     for path in ("/drains/nothing", "/live/drain/nothing"):
         assert (await client.ask("GET", path, token=OPERATOR)).status == 404
+
+
+async def test_a_great_drain_lists_those_first_that_need_a_look(client, service):
+    """The sentences count all of them."""
+    many = [msgspec.structs.replace(DONE, session=f"d{n:04}") for n in range(ROWS + 5)]
+    waits = SessionOutcome("waits", None, "no_target", "planned")
+    service.drain_views = [msgspec.structs.replace(RUNNING, sessions=(*many, waits))]
+    told = await page(client, "/drains/drn_1")
+    assert f"1 of {ROWS + 6} generations waits to leave a; {ROWS + 5} done" in told
+    assert "waits … Waiting" in told
+    assert "6 more are counted and not listed." in told
+    each = AHEAD.sessions[0]
+    moves = [msgspec.structs.replace(each, session=f"m{n:04}") for n in range(ROWS)]
+    stays = msgspec.structs.replace(each, session="z", would="stay", target=None, reason="no_target")
+    service.ahead = msgspec.structs.replace(AHEAD, sessions=(*moves, stays))
+    told = await page(client, "/drains/new?worker=a")
+    assert f"Of {ROWS + 1} generations {ROWS} would move and 1 would stay." in told
+    assert "z ▲ Stays" in told
+    assert "1 more is counted and not listed." in told
 
 
 # Operators --------------------------------------------------------------------------------------------

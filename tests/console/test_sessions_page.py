@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -56,12 +57,26 @@ async def test_each_session_shows_its_state_its_place_and_how_far_it_is(client, 
     )
 
 
-async def test_many_sessions_are_counted_and_not_all_listed(client, service):
+async def test_many_sessions_come_page_by_page_and_are_counted_together(client, service):
     service.session_views = [session(f"ses_{n:04}", created_at=float(n)) for n in range(SHOWN + 3)]
-    told = await page(client)
-    assert f"{SHOWN + 3} generations are running." in told
-    assert "3 younger generations are not listed." in told
-    assert f"ses_{SHOWN:04}" not in told
+    first = await client.ask("GET", "/sessions", token=OPERATOR)
+    assert f"{SHOWN + 3} generations are running." in plain(first)
+    assert b"ses_0000" in first.body
+    assert f"ses_{SHOWN:04}".encode() not in first.body
+    assert b'href="/sessions?page=2"' in first.body
+    second = await client.ask("GET", "/sessions?page=2", token=OPERATOR)
+    assert f"ses_{SHOWN:04}".encode() in second.body
+    assert b"ses_0000" not in second.body
+    assert b'href="/sessions"' in second.body
+    assert b'hx-sse:connect="/live/sessions/2"' in second.body
+    beyond = await client.ask("GET", "/sessions?page=9", token=OPERATOR)
+    assert beyond.status == 200
+
+
+@pytest.mark.parametrize("page", ["0", "-1", "x", "1e3", "999999", "\u0661"])
+async def test_a_page_that_is_none_is_not_there(client, page):
+    assert (await client.ask("GET", f"/sessions?page={quote(page)}", token=OPERATOR)).status == 404
+    assert (await client.ask("GET", f"/live/sessions/{quote(page)}", token=OPERATOR)).status == 404
 
 
 async def test_a_hostile_model_name_is_only_text(client, service):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,24 +19,13 @@ from ops.leaking.rest import Rest, residues
 from ops.leaking.steps import ABORTS, Rotation
 from ops.leaking.verdict import Seen, aborted_at, claims, everywhere
 from swapd.failpoints import STEPS
-from tests.e2e.deployment import REPO
+from tests.e2e.drills import run_drill
 
 FEW = ("--cycles=8", "--warm=4", "--quiesce-s=1", "--step-ms=2")
 
 
 def drill(folder: Path, *options: str) -> tuple[int, str, Any]:
-    report = folder / "leak.json"
-    done = subprocess.run(
-        [sys.executable, "ops/drill_leak.py", "--json", str(report), *options],
-        check=False,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        cwd=REPO,
-        env={**os.environ, "TMPDIR": str(folder)},
-    )
-    said = done.stdout.decode() + done.stderr.decode()
-    assert [path.name for path in folder.iterdir()] == ["leak.json"], said
-    return done.returncode, said, json.loads(report.read_bytes())
+    return run_drill("ops/drill_leak.py", folder, *options)
 
 
 @pytest.mark.timeout(240)

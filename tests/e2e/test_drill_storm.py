@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +14,7 @@ from ops.soaking.clients import Plan
 from ops.storming.client import Client, Tally
 from ops.storming.storm import compare
 from ops.storming.wire import WAYS, Address, Received
-from tests.e2e.deployment import REPO
+from tests.e2e.drills import run_drill
 
 FEW = ("--drains=2", "--sessions=3", "--tokens=8000", "--cut", "--reconnects=5", "--step-ms=50", "--seed=3")
 """Sessions that outlive the drains on the slowest machine."""
@@ -26,22 +23,11 @@ FEW = ("--drains=2", "--sessions=3", "--tokens=8000", "--cut", "--reconnects=5",
 @pytest.mark.timeout(240)
 def test_clients_that_are_thrown_out_all_the_time_end_with_the_full_sequence(tmp_path: Path) -> None:
     """H21, H22, H26, H80: each way to come back, before any event too, while sessions move."""
-    report = tmp_path / "storm.json"
-    done = subprocess.run(
-        [sys.executable, "ops/drill_storm.py", "--json", str(report), *FEW],
-        check=False,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        cwd=REPO,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    said = done.stdout.decode() + done.stderr.decode()
-    assert done.returncode == 0, said
-    found = json.loads(report.read_bytes())
+    code, said, found = run_drill("ops/drill_storm.py", tmp_path, *FEW)
+    assert code == 0, said
     assert all(claim["holds"] for claim in found["claims"]), said
     assert found["figures"]["reconnects_before_any_event"] > 0
     assert "drill_storm: ok: seed 3" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["storm.json"]
 
 
 def client(*events: Received) -> Client:

@@ -480,7 +480,12 @@ async def open_world(
     room = None
     if park_arena is not None:
         leases = LeaseBook(park_arena.data_bytes, base_offset=HEADER_BYTES, regions=16)
-        room = ParkRoom(park_arena, leases, Path(config.park_dir) if config.park_dir else None)
+        room = ParkRoom(
+            park_arena,
+            leases,
+            Path(config.park_dir) if config.park_dir else None,
+            config.park_dir_bytes,
+        )
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swapd.parking.ledger import ParkLedger, whole_pages
+from swapd.parking.ledger import KEEP_FREE_BYTES, ParkLedger, disk_room, whole_pages
 
 PAGE = mmap.PAGESIZE
 NAMES = st.sampled_from("abcdef")
@@ -86,3 +86,38 @@ def test_an_overfull_ledger_is_noticed() -> None:
     ledger.keep("a", 2 * PAGE)
     with pytest.raises(AssertionError):
         ledger.check_integrity()
+
+
+def test_with_a_folder_memory_and_disk_together_are_the_limit() -> None:
+    """B3: nobody is frozen for a place that neither of them has."""
+    ledger = ParkLedger(10 * PAGE, spills=True)
+    ledger.disk_room_bytes = 3 * PAGE
+    ledger.keep("a", 8 * PAGE)
+    assert ledger.promise("b", 5 * PAGE)
+    assert not ledger.could_take(PAGE)
+    assert not ledger.could_take_soon(PAGE)
+    ledger.remove("a")  # on disk now
+    ledger.disk_room_bytes = 0
+    assert ledger.could_take(5 * PAGE)
+    assert not ledger.could_take(6 * PAGE)
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("limit", "held", "total", "free", "room"),
+    [
+        (0, 0, 100 * GIB, 50 * GIB, 50 * GIB - KEEP_FREE_BYTES),
+        (0, 0, 10 * GIB, GIB, GIB // 2),
+        (0, 0, 10 * GIB, GIB // 4, 0),
+        (8 * GIB, 5 * GIB, 100 * GIB, 50 * GIB, 3 * GIB),
+        (8 * GIB, 9 * GIB, 100 * GIB, 50 * GIB, 0),
+        (8 * GIB, 0, 100 * GIB, 2 * GIB, GIB),
+    ],
+)
+def test_the_folder_leaves_some_of_its_disk_free(
+    limit: int, held: int, total: int, free: int, room: int
+) -> None:
+    """B3, B40: the database may lie on it."""
+    assert disk_room(limit, held, total, free) == room

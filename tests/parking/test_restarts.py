@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from swapd.errors import Code
@@ -14,7 +15,7 @@ from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.parking import files
 from swapd.sessions.live import LiveSession
-from tests.migration.world import BLOCK_BYTES, PROMPT, World, open_world
+from tests.migration.world import BLOCK_BYTES, PROMPT, TIMERS, World, open_world
 from tests.parking.kv import KvWorld
 from tests.parking.world import PARK_BYTES, lend, parked, resumed, room, shut, world_with_park
 
@@ -84,6 +85,35 @@ async def test_a_disk_that_takes_nothing_more_refuses_and_keeps_what_is_in_memor
         await resumed(world, session)
 
 
+async def test_a_folder_at_its_limit_keeps_whom_it_has_and_takes_nobody(tmp_path: Path) -> None:
+    """B3: over quota a session is refused before it is frozen, and runs on."""
+    folder = tmp_path / "parked"
+    folder.mkdir(mode=0o700)
+    size = 12 * BLOCK_BYTES
+    limits = {"park_bytes": size, "park_dir_bytes": size + BLOCK_BYTES}
+    async with world_with_park(tmp_path, park_dir=str(folder), **limits) as world:
+        sessions = [await world.session(name, tokens=33) for name in ("one", "two", "three")]
+        shut(world)
+        view = await world.supervisor.start("a", 60.0, "operator", "park")
+        await world.until(
+            lambda: (
+                sum(session.record.state == "parked" for session in sessions) == 2
+                and Code.PARK_FULL in world.supervisor.open_drains()[0].refused.values()
+                and all(session.move is None for session in sessions)
+            )
+        )
+        (left,) = (session for session in sessions if session.record.state != "parked")
+        assert not world.supervisor.can_park(left)
+        assert len(on_disk(folder)) == 1
+        assert left.view().state == "running"
+        assert len(world.bodies(into.Freeze)) == 2
+        await world.supervisor.cancel(view.id)
+        lend(world)
+        for session in sessions:
+            if session is not left:
+                await resumed(world, session)
+
+
 @asynccontextmanager
 async def next_run(path: Path, name: str, **changes: Any) -> AsyncIterator[tuple[World, LiveSession]]:
     """The next coordinator on the same store; its worker is not found yet."""
@@ -139,6 +169,30 @@ async def test_what_was_in_memory_alone_is_replayed_or_ends_with_its_cursor(
             assert world.recovery.replayed_tokens == len(PROMPT) + len(before) - 1
         else:
             assert (session.record.code, session.durable) == (Code.RECOVERY_UNAVAILABLE, len(before))
+
+
+async def test_what_lost_its_kv_waits_for_a_device_as_before_and_is_replayed_then(tmp_path: Path) -> None:
+    """B3, H142, H152: its devices are still its owner's; the service is ready without having ended it."""
+    timers = msgspec.structs.replace(TIMERS, decide_s=0.05)
+    async with world_with_park(tmp_path) as world:
+        before = list((await parked(world, allow_replay_fallback=True)).received)
+    async with next_run(tmp_path, "s", timers=timers) as (world, session):
+        shut(world)
+        await find(world)
+        assert (session.view().state, session.durable) == ("parked", len(before))
+        [entry] = world.recovery.report().sessions
+        assert (entry.result, entry.reason) == ("parked", "session_lost")
+        world.table.reader_left(session)
+        lend(world)
+        for _ in range(5):
+            await world.table.wait_activity(0.01)
+        assert session.view().state == "parked"
+        world.table.reader_came(session)
+        world.table.notify()
+        await world.until(lambda: session.durable > len(before) and not session.recovering)
+        assert session.view().state == "running"
+        assert session.received[: len(before)] == before
+        assert world.recovery.replayed_tokens == len(PROMPT) + len(before) - 1
 
 
 async def test_a_source_that_still_has_it_frozen_takes_it_back(tmp_path: Path) -> None:
