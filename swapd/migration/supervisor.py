@@ -322,6 +322,8 @@ class MigrationSupervisor:
                 reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
                 if reason is not None:
                     book.waiting(session.id, str(reason), "planned")
+                # If it is still here at the next look, nobody took it: that was no reason to ask at once.
+                book.put_off(session.id, now)
             return
         leave, stay = depart(
             self._sight(source, self._ledger),
@@ -456,6 +458,36 @@ class MigrationSupervisor:
                 continue
             by_target.setdefault(link.name, []).append(move)
         return by_target
+
+    def set_aside(self, sessions: Iterable[LiveSession]) -> dict[str, list[Move]]:
+        """Begin the moves to the park of sessions that nobody reads, as far as it takes them: by worker.
+
+        Each has borrowed what it needs; `carry_aside` must follow. A draining worker's are left to its drain.
+        """
+        by_source: dict[str, list[Move]] = {}
+        gate = self._gate
+        if gate is None or not self._recovery.reconciled:
+            return by_source
+        for session in sessions:
+            owner = session.record.owner
+            link = self._links.get(owner.worker) if owner is not None else None
+            if link is None or link.ready is None or not link.is_owner(owner) or self.draining(link.name):
+                continue
+            if not gate.could_take(session):
+                continue
+            try:
+                move = self._borrow(session, link, gate.park, link.ready.info, None)
+            except SwapdError as error:
+                log.info("not set aside yet", extra={"session": session.id, "code": error.code})
+                continue
+            by_source.setdefault(link.name, []).append(move)
+        return by_source
+
+    async def carry_aside(self, source: str, moves: list[Move]) -> None:
+        """One wave from a worker to the park, to its records."""
+        batch = f"bat_{secrets.token_hex(6)}"
+        wave = Wave(self._config, self._table, self._links[source], self._peer(PARK), batch, moves)
+        await self._carry(None, wave)
 
     async def carry_back(self, target: str, moves: list[Move]) -> None:
         """One wave from the park to a worker, to its records."""

@@ -25,6 +25,7 @@ from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner, Samplin
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.parking.link import ParkLink
+from swapd.parking.pausing import Pausing
 from swapd.parking.returning import Returning
 from swapd.parking.room import ParkRoom
 from swapd.sessions.admission import Admission
@@ -502,6 +503,8 @@ async def open_world(
                     returning = Returning(world.park, world.table, world.supervisor)
                     world.admission.kept_for = returning.kept_for
                     await actors.start(returning.run)
+                    grace_s = config.limits.disconnect_grace_s
+                    await actors.start(Pausing(world.table, world.supervisor, grace_s).run)
                 if attach:
                     for name in world.links:
                         world.recovery.introduced(name)
