@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from console.pages.layout import NAVIGATION
 from tests.browser.checks import assert_accessible, assert_fits_phone, assert_light, picture
 from tests.browser.machine import CARDS, Machine
+from tests.browser.past import give_past
 from tests.browser.visit import DESK, PHONE, Visit
 
 
@@ -38,9 +39,6 @@ PAGES = [
     Shown("report", "/away?since=day", "all devices together"),
     Shown("diagnostics", "/diagnostics", "The latest log lines"),
 ]
-# What a person does in a quarter of an hour, in seconds.
-WORK_PCT = (4, 21, 13, 9, 17)
-LEARNING = 'mode = "calibrated"\nwarmup_samples = 12'
 
 
 class Busy(NamedTuple):
@@ -52,12 +50,11 @@ class Busy(NamedTuple):
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
-    machine = Machine(tmp_path_factory.mktemp("busy"), LEARNING)
+    machine = Machine(tmp_path_factory.mktemp("busy"), 'mode = "calibrated"')
     try:
-        machine.launch()
-        for load_pct in WORK_PCT:
-            machine.use("desk", load_pct)
-            machine.until(lambda pct=load_pct: machine.device("desk")["reading_pct"] == pct)
+        give_past(machine)
+        machine.start()
+        machine.use("desk", 11)
         machine.until(lambda: machine.is_lent(*CARDS))
         moved = machine.generation("desk")
         drain = machine.call("POST", "/v1/workers/a/drains", {})["id"]
