@@ -46,6 +46,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.0f} days"
 
 
+def pause(milliseconds: float) -> str:
+    """How long somebody waited, which is told in milliseconds up to a second: `48 ms`, `180 ms`, `1.2 s`."""
+    return f"{milliseconds:.0f} ms" if milliseconds < 999.5 else duration(milliseconds / 1000)
+
+
 def size(count: float) -> str:
     """Bytes with a binary unit: `512 B`, `1.5 GiB`."""
     for unit in _BYTES[:-1]:

@@ -26,12 +26,16 @@ class Family(NamedTuple):
 
 
 def families(text: bytes) -> list[Family]:
-    """Every metric in the order of the text; of its series those that are not zero, or one zero."""
+    """Every metric in the order of the text; of its series those that are not zero.
+
+    Where all are, one zero; where there are none, because nothing is known yet, the word.
+    """
     found = []
     for metric in text_string_to_metric_families(text.decode()):
         rows = tuple(_spread_rows(metric) if metric.type == "histogram" else _rows(metric))
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        found.append(Family(name, metric.documentation, rows or (Row("", "0"),)))
+        nothing = Row("", "0" if metric.samples else "none")
+        found.append(Family(name, metric.documentation, rows or (nothing,)))
     return found
 
 

@@ -28,6 +28,7 @@ import trio
 
 from ops.crashing.cells import CellResult, Trial
 from ops.crashing.matrix import SAMPLE, Cell, all_cells, chosen
+from ops.crashing.pace import PACES, Pace
 from ops.crashing.reader import Reader
 from ops.crashing.report import summary, table
 from ops.crashing.stage import Stage
@@ -125,8 +126,11 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
     rng = random.Random(seed)
     sim = options.engine == "sim"
     tokens = options.tokens or (300 if sim else 200)
-    if cell.step in "PRCF" and cell.victim in ("target-stop", "target-pause"):
-        # Its source decodes while the target hangs: it must still be there when the target is given up.
+    if sim:
+        # A source that decodes on while the target hangs must still be there when that is over, by the
+        # pace of the engine, which a busy machine only slows down.
+        tokens = max(tokens, int(1.5 * _hangs_s(cell, PACES["sim"]) * 1000 / options.step_ms))
+    elif cell.step in "PRCF" and cell.victim in ("target-stop", "target-pause"):
         times *= 6 if cell.victim == "target-stop" else 3
     return Plan(
         prompt=tuple(rng.randint(1, 1000) for _ in range(rng.choice([15, 16, 17, 90]) if sim else 90)),
@@ -139,6 +143,12 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
         cancel_at=None,
         restless=0.0,
     )
+
+
+def _hangs_s(cell: Cell, pace: Pace) -> float:
+    """For how long a session may have to go on by itself, until the cell has seen what it waits for."""
+    hangs = {"target-stop": pace.stopped_s, "target-pause": pace.pause_s, "target-late": pace.late_s}
+    return hangs.get(cell.victim, 0.0)
 
 
 async def _reference(stage: Stage, plan: Plan) -> list[int]:

@@ -13,6 +13,7 @@ could not run, 130 after Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -169,4 +170,7 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
+    # However the drill is ended, it ends the service that it has started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(main())

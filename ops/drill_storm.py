@@ -12,6 +12,7 @@ is 0 when every claim holds, 1 when one does not, 2 when the drill could not run
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -132,4 +133,7 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
+    # However the drill is ended, it ends the service that it has started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(main())

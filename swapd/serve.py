@@ -134,7 +134,9 @@ class Coordinator:
         context: zmq.Context[zmq.Socket[bytes]],
         room: ParkRoom | None = None,
         log_ring: LogRing | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
+        self._wall = wall
         self.config = config
         self.store = store
         self.arena = arena
@@ -142,10 +144,12 @@ class Coordinator:
         self.links: dict[str, WorkerLink] = {}
         self.bus = EventBus()
         self.ledger = CapacityLedger()
-        self.table = SessionTable(store, tokenizer, self.ledger, self.links, window=config.window_tokens)
+        self.table = SessionTable(
+            store, tokenizer, self.ledger, self.links, window=config.window_tokens, wall=wall
+        )
         store.on_room(self.table.regrant_all)
-        self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links)
-        self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links)
+        self.admission = Admission(config, self.table, self.ledger, tokenizer, self.links, wall)
+        self.recovery = Recovery(config, self.table, self.ledger, self.admission, self.links, wall)
         leases = (
             LeaseBook(arena.data_bytes, base_offset=arena.size_bytes - arena.data_bytes, regions=REGIONS)
             if arena is not None
@@ -162,10 +166,11 @@ class Coordinator:
             leases,
             arena_refusal,
             ParkLink(room, arena) if room is not None and arena is not None else None,
+            wall,
         )
         self.park = self.supervisor.park
         self.table.park = self.park
-        self.keeper = Keeper(config, self.table)
+        self.keeper = Keeper(config, self.table, wall)
         self.desk = LendingDesk(
             config,
             self.table,
@@ -174,11 +179,12 @@ class Coordinator:
             self.supervisor,
             self.links,
             quiet=QuietClock(config.owner),
+            wall=wall,
         )
         sources = DeviceSources(self.desk, config, config_path, store, context) if config.devices else None
         if sources is not None:
             self.desk.sources.append(sources.run)
-        self.switches = Switches(config, store, self.table.notify)
+        self.switches = Switches(config, store, self.table.notify, wall)
         self.activity = ActivityKeeper(store, self.desk.devices)
         self.diagnostics = Diagnostics(
             config, config_path, store, self.supervisor, self.desk.devices, sources, log_ring=log_ring
@@ -193,6 +199,7 @@ class Coordinator:
             self.supervisor,
             self.links,
             self.desk,
+            wall=wall,
             switches=self.switches,
             settings=SettingsKeeper(config, config_path, store, self.desk.devices),
             activity=self.activity,
@@ -298,7 +305,7 @@ class Coordinator:
         generation = await self.store.commit(next_generation)
         await self.switches.load()
         await self.service.door.load()
-        now = time.time()
+        now = self._wall()
 
         def read(db: sqlite3.Connection) -> list[tuple[SessionRecord, list[int]]]:
             return [(record, load_tokens(db, record.id)) for record in nonterminal_sessions(db)]

@@ -13,7 +13,7 @@ from swapd.config import CredentialConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Inventory
 from swapd.service import SwapdService
-from swapd.views import Caller, NewSession
+from swapd.views import Caller, DrainMode, NewSession
 from tests.migration.world import World, open_world
 from tests.store.failing import CommitFails, CommitFailsStore
 
@@ -152,6 +152,28 @@ async def test_a_reader_counts_while_it_reads(tmp_path: Path) -> None:
         async with service(world).subscribe(TENANT, "s", 2) as reader:
             assert (session.readers, reader.cursor) == (1, 2)
         assert session.readers == 0
+
+
+@pytest.mark.parametrize("mode", ["replay", "cold_replay"])
+async def test_a_replay_is_counted_as_recomputed_and_never_as_a_move(tmp_path: Path, mode: DrainMode) -> None:
+    """H73: the counter grows by the positions that are made anew; its outcome is its own, its reuse none."""
+    async with open_world(tmp_path) as world:
+        await world.session(allow_replay_fallback=True)
+        doors = service(world)
+        begun = await doors.start_drain(OPERATOR, "a", mode=mode)
+        while (told := await doors.drain(OPERATOR, begun.id)).state != "drained":
+            await world.table.wait_activity(0.02)
+        (outcome,) = told.sessions
+        # Prompt and accepted tokens but the last, which has no KV yet.
+        assert (outcome.outcome, outcome.recomputed_tokens, outcome.reuse) == ("completed_replay", 8, None)
+        lines = doors.metrics(OPERATOR).decode().splitlines()
+        counts = {
+            name: float(count)
+            for name, _, count in (line.rpartition(" ") for line in lines if line[0] != "#")
+        }
+        assert counts["swapd_recomputed_tokens_total"] == 8
+        assert counts["swapd_reused_tokens_total"] == 0
+        assert sum(n for name, n in counts.items() if name.startswith("swapd_migrations_total")) == 0
 
 
 async def test_nothing_new_begins_before_reconciliation_and_reading_goes_on(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from console.phrases import duration, plural
+from console.phrases import pause, plural
 from swapd.errors import REASONS, Code
 from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome, Would
 
@@ -192,18 +192,18 @@ def foreseen(sessions: Iterable[Foreseen]) -> str:
 
 def _sentence(drain: DrainView, done: int, pause_ms: float | None) -> str:
     total, worker = len(drain.sessions), drain.worker
-    pause = f", longest pause {duration(pause_ms / 1000)}" if pause_ms is not None else ""
-    so_far = f"; {done} done{pause}" if done else ""
+    longest = f", longest pause {pause(pause_ms)}" if pause_ms is not None else ""
+    so_far = f"; {done} done{longest}" if done else ""
     generations = plural(total, "generation")
     moving = sum(_under_way(each) for each in drain.sessions if not _done(each))
     match drain.state:
         case "drained":
             if not total:
                 return f"{worker} was empty already."
-            return f"{worker} is empty: {generations} left it{pause}."
+            return f"{worker} is empty: {generations} left it{longest}."
         case "cancelled":
             left = sum(each.outcome in _LEFT for each in drain.sessions)
-            return f"Cancelled: {left} of {generations} had left {worker}{pause}."
+            return f"Cancelled: {left} of {generations} had left {worker}{longest}."
         case "blocked":
             return f"{_some(total - done, total)} cannot leave {worker} yet{so_far}."
         case _:

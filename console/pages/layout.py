@@ -79,6 +79,7 @@ class Layout:
             clock=phrases.clock,
             iso=phrases.iso,
             duration=phrases.duration,
+            pause=phrases.pause,
             size=phrases.size,
             percent=phrases.percent,
             count=phrases.count,

@@ -35,7 +35,7 @@ from swapd.views import ActivityView
 LOOK_EVERY_S: Final = 1.0
 """How exact lent time is, for each time that a device begins or ends to be lent."""
 RECORD_EVERY_S: Final = 10.0
-SESSIONS_AT_ONCE: Final = 256
+SESSIONS_AT_ONCE: Final = 64
 """Sessions whose tokens are counted in one operation: the writer's turns stay short."""
 LATE_S: Final = 60.0
 """How late an end may become durable; later ones wait for the next start, or for the deletion."""

@@ -1,9 +1,9 @@
 """Sessions whose owner is gone, and all sessions after a restart: who owns them now (H142-H158).
 
-At start every worker either attaches with an inventory or is found absent; only then is anything decided,
-because a session may be frozen at one worker and prepared at another. What the store says is true: each thing
-that a worker holds is judged by it (`inventory`), and a session that no worker has is replayed if its client
-permits that, else ended.
+What the store says is true: each thing that a worker holds is judged by it (`inventory`). What an owner has
+of its own goes on at once (B38). Of the rest nothing is decided before every worker has attached with an
+inventory or is found absent, because a session may be frozen at one worker and prepared at another; then one
+that no worker has is replayed if its client permits that, else ended.
 
 Replay is never called recovery of KV: every position that it computes is counted (H73).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -366,17 +366,20 @@ class Recovery:
             return
         # What it owned when it said what it has; from here on it may be given more.
         expected = [s for s in self._table.owned_by(link.name) if s.record.owner == owner]
-        # What it has goes on while others are waited for: its word is measured by what was durable then.
-        durable = {session.id: session.durable for session in expected}
         self._examining.add(link.name)
         try:
             self.findings.met(link.name, "found")
             self.introduced(link.name)
+            kept: set[str] = set()
+            # What the store says is here is nobody else's: that need not wait for slow workers (B38).
+            own = [item for item in inventory.items if self._owns(owner, item)]
+            for item in own:
+                await self._examine(link, owner, item, kept)
             with trio.move_on_after(INTRODUCTION_S):
                 await self._all_introduced.wait()
-            kept: set[str] = set()
             for item in inventory.items:
-                await self._examine(link, owner, item, durable, kept)
+                if item not in own:
+                    await self._examine(link, owner, item, kept)
         finally:
             self._examining.discard(link.name)
             self._table.notify()
@@ -389,18 +392,24 @@ class Recovery:
         for session in self._table:
             self.look_at(session)
 
+    def _owns(self, owner: Owner, item: InventoryItem) -> bool:
+        """Whether a worker goes on with an item, whatever other workers hold."""
+        session = self._table.get(item.session)
+        if session is None:
+            return False
+        return judge(item, session.record, session.durable, owner, owner_is_there=True).keeps
+
     async def _examine(
         self,
         link: OwnerLink,
         owner: Owner,
         item: InventoryItem,
-        was_durable: Mapping[str, int],
         kept: set[str],
     ) -> None:
         """Tell the worker what becomes of one thing that it holds."""
         session = self._table.get(item.session)
         record = session.record if session is not None else None
-        durable = was_durable.get(session.id, session.durable) if session is not None else 0
+        durable = session.durable if session is not None else 0
         there = session is not None and not self._unresolved(session) and not session.waits_to_replay
         verdict = judge(item, record, durable, owner, owner_is_there=there)
         if (

@@ -67,20 +67,25 @@ class EngineLoop:
     def run(self) -> None:
         """Serve until `Inbox.stop` or a Stop command. Raises what the engine raises."""
         engine: Engine = self._rooms.engine
-        while True:
-            work, grants, stopping = self._inbox.take(0.0 if engine.runnable() else IDLE_WAIT_S)
-            for one in work:
-                self._commands.handle(one)
-            for grant in grants:
-                self._commands.grant(grant)
-            self._sweep()
-            if stopping or self._commands.stop_wanted:
-                return
-            self._settle()
-            self._commands.announce_prepared()
-            if engine.runnable():
-                self._step()
-            self._publish()
+        while self.round(0.0 if engine.runnable() else IDLE_WAIT_S):
+            pass
+
+    def round(self, wait_s: float) -> bool:
+        """What happens from one step boundary to the next, after at most `wait_s`; False: it is to end."""
+        work, grants, stopping = self._inbox.take(wait_s)
+        for one in work:
+            self._commands.handle(one)
+        for grant in grants:
+            self._commands.grant(grant)
+        self._sweep()
+        if stopping or self._commands.stop_wanted:
+            return False
+        self._settle()
+        self._commands.announce_prepared()
+        if self._rooms.engine.runnable():
+            self._step()
+        self._publish()
+        return True
 
     def _settle(self) -> None:
         engine, book = self._rooms.engine, self._rooms.book

@@ -13,7 +13,7 @@ from swapd.errors import Code, SwapdError
 from swapd.views import DebugView, LogLine, PartView
 from tests.console.browser import Browser
 from tests.console.service_double import TENANT
-from tests.lent_devices import LentDevices, lent_device
+from tests.lent_devices import LentDevices
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -140,8 +140,16 @@ async def test_another_sites_form_opens_no_debug_window(owner, service):
     assert service.logged_for == []
 
 
-async def test_the_page_lives(owner, client, service):
-    """What is loaded first and what the stream sends are the same."""
-    service.lent = {"gpu0": lent_device("gpu0")}
+async def test_the_page_lives_and_closes_nothing_that_was_opened(owner, client, service):
+    """What stands in a `details` is no part of what the stream replaces."""
     page = (await owner.get("/diagnostics")).body.decode()
     assert 'hx-sse:connect="/live/diagnostics"' in page
+    assert page.count("<details") == 2
+    async with client.wire() as wire:
+        cookie = "; ".join(f"{k}={v}" for k, v in owner.cookies.items())
+        await wire.stream.send_all(client.head("GET", "/live/diagnostics", {"Cookie": cookie}, None))
+        assert (await wire.head())[0] == 200
+        message = (await wire.chunk()).decode()
+    assert "<details" not in message
+    assert "data: <h1" in message
+    assert "The latest log lines" in message

@@ -17,6 +17,19 @@ VENDORS = (folder("static") / "vendor", Path(__file__).resolve().parents[1] / "b
 LISTED = re.compile(r"^\| `([^`]+)` \|.*\| `([0-9a-f]{64})` \|$", re.MULTILINE)
 
 
+PAGES = (
+    "/",
+    "/devices/a",
+    "/sessions",
+    "/drains",
+    "/drains/new?worker=a",
+    "/drains/d1",
+    "/away",
+    "/diagnostics",
+    "/settings",
+)
+
+
 class Loads(HTMLParser):
     """What a page would load, and what a strict policy forbids in it."""
 
@@ -41,7 +54,7 @@ async def page(client, path):
     return reply
 
 
-@pytest.mark.parametrize("path", ["/", "/devices/a", "/away", "/diagnostics", "/settings", "/sign-in"])
+@pytest.mark.parametrize("path", [*PAGES, "/sign-in"])
 async def test_a_page_loads_only_files_of_its_own(client, service, path):
     """Works without the internet, under a policy without inline script or style."""
     service.lent = {"a": lent_device("a")}

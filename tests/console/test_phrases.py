@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.phrases import clock, count, duration, percent, plural, size
+from console.phrases import clock, count, duration, pause, percent, plural, size
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,14 @@ from console.phrases import clock, count, duration, percent, plural, size
 )  # fmt: skip
 def test_a_span_has_the_unit_that_fits(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0.4, "0 ms"), (48.2, "48 ms"), (182.0, "182 ms"), (999.7, "1.0 s"), (2500, "2.5 s")],
+)
+def test_a_pause_is_told_in_milliseconds_up_to_a_second(milliseconds, text):
+    assert pause(milliseconds) == text
 
 
 def test_a_moment_of_another_day_says_which():

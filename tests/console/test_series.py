@@ -33,4 +33,5 @@ def test_what_is_not_zero_is_shown_by_its_labels():
     assert rows["swapd_pressure_reading_pct"] == (Row("gpu0, locked", "3.25"),)
     assert rows["swapd_ready"] == (Row("", "0"),)
     assert rows["swapd_frozen_pause_seconds"] == (Row("", "2", "0.1"),)
-    assert rows["swapd_store_commit_seconds"] == (Row("", "0"),)
+    assert rows["swapd_store_commit_seconds"] == (Row("", "none"),)
+    assert rows["swapd_pressure_baseline_pct"] == (Row("", "none"),)

@@ -379,12 +379,12 @@ async def test_a_session_comes_home_under_a_newer_epoch(pair: Pair) -> None:
 
 
 async def test_an_import_that_nobody_completes_is_freed_and_a_prepared_one_is_not(pair: Pair) -> None:
-    """Decision 3: only incomplete imports expire by a timer of the worker's own."""
+    """H154, decision 3: only incomplete imports expire by a timer of the worker's own."""
     given, forgotten = spec(), spec()
     async with mover(pair[0].ready, pair[1].ready) as both:
         await both.source.ask(into.Start(given, 1, 7), out.Started)
         outputs = list(await both.source.has(given, 1, 7))
-        move = await both.reserve(given, 1, ttl_s=1.0)
+        move = await both.reserve(given, 1)
         await move.precopy()
         await move.freeze()
         assert (await move.prepare(outputs)).ok
