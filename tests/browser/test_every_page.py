@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from console.pages.layout import NAVIGATION
-from tests.browser.checks import assert_accessible, assert_fits_phone, assert_light, picture
+from tests.browser.checks import Scheme, assert_accessible, assert_fits_phone, assert_light, picture, show_in
 from tests.browser.machine import CARDS, Machine
 from tests.browser.past import give_past
 from tests.browser.visit import DESK, PHONE, Visit
@@ -83,10 +83,11 @@ def test_a_page_is_for_everybody(
     browser: Browser, busy: Busy, shown: Shown, request: pytest.FixtureRequest
 ) -> None:
     """Light of weight; axe-core, in both schemes; usable on a phone. `--screenshots` keeps what it saw."""
-    with opened(browser, busy, shown, color_scheme="light") as page:
+    schemes: tuple[Scheme, ...] = ("light", "dark")
+    with opened(browser, busy, shown) as page:
         assert_light(page)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
+        for scheme in schemes:
+            show_in(page, scheme)
             assert_accessible(page)
             if request.config.getoption("--screenshots"):
                 picture(page, f"{shown.name}-{scheme}")
