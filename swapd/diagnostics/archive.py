@@ -8,6 +8,7 @@ hangs holds up nobody else.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import tempfile
 import threading
@@ -58,6 +59,9 @@ manifest.json                when this was made, and what is missing, with the r
 
 Times are seconds since 1970, or UTC where they are written as dates.
 """
+
+_PROGRAM: Final = re.compile(rb"the owner's (?:[^\"\\]|\\.)+? is running(?= \(owner\.always\))")
+"""How `swapd.lending.verdict` names a program of `owner.always`, inside a JSON text."""
 
 Places = Sequence[tuple[str, str]]
 """Folders of this machine, longest first, and what is written in their place."""
@@ -130,11 +134,11 @@ class _Writer:
         )
 
     def _put(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write one file of the archive, piece by piece; places of this machine are not told."""
+        """Write one file of the archive, piece by piece; places and programs of its owner are not told."""
         with self._zip.open(name, "w", force_zip64=True) as member:
             for piece in pieces:
                 self._go_on()
-                member.write(without_places(piece, self._places))
+                member.write(without_names(piece, self._places))
 
     def _go_on(self) -> None:
         if self._given_up.is_set():
@@ -218,11 +222,11 @@ def places(config: Config, config_path: Path) -> Places:
     return sorted((each for each in told if len(each[0]) > 1), key=lambda each: -len(each[0]))
 
 
-def without_places(text: bytes, known: Places) -> bytes:
-    """A text without folders of this machine."""
+def without_names(text: bytes, known: Places) -> bytes:
+    """A text without folders of this machine, and without the program that the owner's need is told by."""
     for place, name in known:
         text = text.replace(place.encode(), name.encode())
-    return text
+    return _PROGRAM.sub(b"the owner's program is running", text)
 
 
 def _looks_like_a_cache(data: bytes) -> bool:

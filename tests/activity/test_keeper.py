@@ -121,3 +121,18 @@ async def test_a_store_that_failed_ends_the_recording_and_nothing_else(
             CommitFails.armed = False
         assert store.failed
         nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_recorded_in_the_last_room_of_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B40: but the little that is posted at a stop."""
+    monkeypatch.setattr(keeper_module, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(keeper_module, "RECORD_EVERY_S", 0.002)
+    monkeypatch.setattr(Store, "full", property(lambda store: True))
+    async with open_store(tmp_path) as store:
+        before = store.statistics().ops
+        with trio.move_on_after(0.1):
+            await ActivityKeeper(store, {}, lambda: NOW).run()
+        await store.commit(lambda db: None)
+        assert store.statistics().ops - before == 2

@@ -26,7 +26,10 @@ from swapd.config import (
     WorkerConfig,
 )
 from swapd.diagnostics import archive as archive_module
-from swapd.diagnostics.archive import README, Facts, GivenUp, build_archive, tail, without_places
+from swapd.diagnostics.archive import README, Facts, GivenUp, build_archive, tail, without_names
+from swapd.lending import verdict
+from swapd.lending.verdict import judge
+from swapd.messages.sampler import Measurement
 from swapd.pressure.cache import encode_cache
 from swapd.store.devices import add_device_event, add_samples
 from swapd.store.writer import Store
@@ -172,8 +175,26 @@ def test_folders_of_this_machine_are_not_told(config: Config, tmp_path: Path) ->
     assert found["drains.jsonl"] == b'{"detail":"~/x"}\n'
 
 
+@pytest.mark.parametrize("program", ["steam", 'odd"name', "back\\slash", "a is running b", "größe"])
+def test_the_owners_programs_are_not_told(config: Config, tmp_path: Path, program: str) -> None:
+    """The verdict on a device names the program for whose sake it is given back."""
+    wanted = msgspec.structs.replace(config.owner, always=(program,))
+    seen = Measurement("gpu0", "ok", 1.0, 3.0, always_seen=(program,))
+    told = judge(
+        verdict.Facts(msgspec.structs.replace(wanted, consent=True), informed=seen), 1.0, NOW
+    ).sentence
+    assert program in told
+    views = {"status.json": {"sentence": told, "other": "the owner's own load"}}
+    found = opened(facts(config, tmp_path, views=views, log=(line("x", reason=told),)))
+    assert program.encode() not in b"".join(found.values())
+    assert json.dumps(program)[1:-1].encode() not in b"".join(found.values())
+    sentence = "the owner's program is running (owner.always)"
+    assert json.loads(found["status.json"]) == {"sentence": sentence, "other": "the owner's own load"}
+    assert json.loads(found["log/service.jsonl"])["reason"] == sentence
+
+
 def test_places_are_replaced_longest_first() -> None:
-    assert without_places(b"/a/b/c /a/b", [("/a/b/c", "C"), ("/a/b", "B")]) == b"C B"
+    assert without_names(b"/a/b/c /a/b", [("/a/b/c", "C"), ("/a/b", "B")]) == b"C B"
 
 
 def test_the_end_of_a_log_is_whole_lines(tmp_path: Path) -> None:
