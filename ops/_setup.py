@@ -215,7 +215,7 @@ def install_project(env: Environment) -> None:
 def compile_bytecode(env: Environment) -> None:
     """Compile the packages. Some carry templates that are no valid Python: their failures decide nothing.
 
-    Near half of it all is tests, and models of which one is used: those are compiled when they are imported.
+    A third of it all is tests, and models of which one is used: those are compiled when they are imported.
     """
     packages = next((env.folder / "lib").glob("python3*/site-packages"))
     with env.log.open("a", encoding="utf-8") as log:
@@ -240,7 +240,7 @@ def make(env: Environment) -> None:
         install_packages(env, pins)
     with step(3, 4, "installing swapd itself"):
         install_project(env)
-    with step(4, 4, "compiling bytecode" + (", half a minute" if heavy else "")):
+    with step(4, 4, "compiling bytecode" + (", under a minute" if heavy else "")):
         compile_bytecode(env)
 
 

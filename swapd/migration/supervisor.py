@@ -126,12 +126,13 @@ class MigrationSupervisor:
         """Begin a drain; admission is closed before anything else is looked at (H51)."""
         self._drainable(worker)
         book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
-        self._books[book.id] = book
+        self._open(book)
         self._admission.close(worker, "drain", f"worker {worker} is draining")
         try:
             await self._save(book)
         except BaseException:
             self._books.pop(book.id, None)
+            self._close(book)
             self._reopen(worker)
             raise
         # Who is on the way to a worker that is given back would only have to leave it again (OP).
@@ -172,7 +173,7 @@ class MigrationSupervisor:
     def resume(self, record: DrainRecord, moves: Sequence[MoveRecord] = ()) -> None:
         """Take a drain up again after a restart, with the moves that it made (decision 10, B16)."""
         book = reopened(record, moves)
-        self._books[book.id] = book
+        self._open(book)
         if book.worker in self._links:
             self._admission.close(book.worker, "drain", f"worker {book.worker} is draining")
         self._launch(book)
@@ -224,10 +225,18 @@ class MigrationSupervisor:
 
     # One drain -------------------------------------------------------------------------------
 
-    def _launch(self, book: DrainBook) -> None:
-        assert self._nursery is not None, "the supervisor runs before it is asked"
+    def _open(self, book: DrainBook) -> None:
+        """From here on it can be seen, and cancelled, also before it is durable."""
+        self._books[book.id] = book
         self._done[book.id] = trio.Event()
         self._waves[book.id] = []
+
+    def _close(self, book: DrainBook) -> None:
+        self._waves.pop(book.id, None)
+        self._done.pop(book.id).set()
+
+    def _launch(self, book: DrainBook) -> None:
+        assert self._nursery is not None, "the supervisor runs before it is asked"
         self._nursery.start_soon(self._drain, book)
 
     async def _drain(self, book: DrainBook) -> None:
@@ -257,8 +266,7 @@ class MigrationSupervisor:
             # The store failed: nothing more can be decided here; a restart resumes the drain (H160).
             log.error("drain stopped", extra={"drain": book.id, "code": _code(group)})
         finally:
-            self._waves.pop(book.id, None)
-            self._done.pop(book.id).set()
+            self._close(book)
         self._forget_old()
 
     def _left(self, book: DrainBook) -> list[LiveSession]:

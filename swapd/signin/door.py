@@ -153,7 +153,10 @@ class ConsoleDoor:
         ended = len(self._signed_in)
         self._signed_in.clear()
         self._codes.clear()
-        await self._store.commit(end_all_sign_ins)
+        # Who is being let in just now came before this: it ends as well, here and in the store.
+        async with self._begin_turn:
+            self._signed_in.clear()
+            await self._store.commit(end_all_sign_ins)
         log.warning("everybody was signed out", extra={"count": ended})
         return ended
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from PIL import Image
 from playwright.sync_api import Page
 
 from tests.browser.visit import PHONE
+
+Scheme = Literal["light", "dark"]
 
 HERE: Final = Path(__file__).resolve().parent
 PICTURES: Final = HERE.parents[1] / "docs" / "console"
@@ -31,6 +33,7 @@ SMALL_TARGETS: Final = """least => [...document.querySelectorAll('a, button, inp
 TOO_WIDE: Final = """() => [...document.querySelectorAll('body *')]
   .filter(each => each.getBoundingClientRect().right > innerWidth + 0.5)
   .map(each => each.outerHTML.slice(0, 120))"""
+TWO_FRAMES: Final = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 WEIGHT: Final = """() => ['navigation', 'resource'].flatMap(kind => performance.getEntriesByType(kind))
   .filter(each => !each.name.includes('/live/')).map(each => [each.name, each.transferSize])"""
 
@@ -38,6 +41,14 @@ WEIGHT: Final = """() => ['navigation', 'resource'].flatMap(kind => performance.
 @cache
 def _axe() -> str:
     return (HERE / "vendor" / "axe.min.js").read_text()
+
+
+def show_in(page: Page, scheme: Scheme) -> None:
+    """Switch to light or dark, and wait until the page is painted so."""
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.wait_for_function(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
+    page.evaluate(TWO_FRAMES)
+    page.wait_for_function("document.getAnimations().every(each => each.playState === 'finished')")
 
 
 def assert_accessible(page: Page) -> None:

@@ -110,7 +110,7 @@ def test_a_drain_behind_its_deadline_shows_what_is_in_the_way(visit: Visit, mach
     """H58"""
     worker, sessions = generations(machine)
     drain = machine.call("POST", f"/v1/workers/{worker}/drains", {"deadline_s": 0.5})["id"]
-    page = visit.page()
+    page = visit.page(color_scheme="dark")
     page.goto(f"/drains/{drain}")
     expect(page.locator("h1")).to_contain_text(f"{len(sessions)} generations cannot leave {worker} yet.")
     expect(page.locator(f"#session-{sessions[0]}")).to_contain_text("Cannot leave yet")

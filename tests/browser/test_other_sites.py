@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import expect
@@ -52,12 +56,38 @@ def test_another_site_s_form_changes_nothing(visit: Visit, role: Role) -> None:
 
 
 def test_another_site_cannot_show_the_console_in_a_frame(visit: Visit) -> None:
-    visit.allow("frame|ancestors|ERR_BLOCKED|X-Frame")
+    visit.allow("frame|ancestors|ERR_BLOCKED|X-Frame|favicon|404")
     page = visit.page()
-    page.goto(f"data:text/html,<iframe src='{visit.machine.url}/sign-in'></iframe>")
-    frame = page.frames[1]
-    frame.wait_for_load_state()
-    assert "Sign in" not in frame.content()
+    with site(f"<iframe src='{visit.machine.url}/sign-in'></iframe>") as address:
+        page.goto(address)
+        page.wait_for_function("() => window.frames.length === 1")
+        page.frames[1].wait_for_load_state()
+        # A frame that was refused shows the browser's own page instead.
+        assert page.frames[1].url == "chrome-error://chromewebdata/"
+
+
+@contextmanager
+def site(html: str) -> Iterator[str]:
+    """A page of another site: `localhost` is another name than the console's, and so another site."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/" else 404)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(html.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://localhost:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_signing_out_everywhere_leads_every_open_page_to_the_sign_in(visit: Visit) -> None:

@@ -26,14 +26,14 @@ def machine(machine: Machine) -> Iterator[Machine]:
 def work_of_55_pct(machine: Machine) -> None:
     """The owner's, until it has engaged pressure and is on record."""
     machine.use("desk", 55)
-    machine.until(lambda: machine.device("desk")["engaged"])
-    machine.use("desk", 0)
 
     def recorded() -> bool:
+        # A few: by the clock of the record pressure may engage a reading later than it did.
         samples = machine.call("GET", "/v1/devices/desk/samples")["samples"]
-        return any(sample["engaged"] for sample in samples)
+        return sum(sample["engaged"] for sample in samples) >= 4
 
     machine.until(recorded)
+    machine.use("desk", 0)
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["javascript", "none"])

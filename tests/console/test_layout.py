@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -88,3 +89,10 @@ def test_the_vendored_files_are_what_their_list_says(vendor):
     }
     for name, digest in listed:
         assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == digest, name
+
+
+async def test_a_page_whose_service_was_away_finds_it_within_seconds(client):
+    """The extension's own longest pause between two tries is a minute."""
+    text = (await client.ask("GET", "/", token=OPERATOR)).body.decode()
+    (config,) = re.findall(r"<meta name=\"htmx-config\" content='(.+)'>", text)
+    assert json.loads(config)["sse"]["reconnectMaxDelay"] <= 5000

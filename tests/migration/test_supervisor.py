@@ -34,7 +34,7 @@ from tests.migration.world import (
     refusal,
     silence,
 )
-from tests.store.failing import CommitFails, CommitFailsStore
+from tests.store.failing import CommitFails, CommitFailsStore, GatedStore, stalled
 
 
 async def drained(world: World, drain: str, state: str = "drained") -> DrainView:
@@ -335,6 +335,22 @@ async def test_a_session_cancelled_by_its_client_leaves_a_drained_worker(tmp_pat
         view = await drained(world, begun.id)
         outcome = by_session(view)["s"]
         assert (outcome.outcome, outcome.reason) == ("cancelled", Code.SESSION_CANCELLED)
+
+
+async def test_a_drain_that_is_cancelled_before_it_is_durable_ends(tmp_path: Path) -> None:
+    """H61: it can be seen while the store is slow, so it can be cancelled; the worker is open again."""
+    async with open_world(tmp_path, store_class=GatedStore) as world:
+        session = await world.session()
+        async with trio.open_nursery() as nursery, stalled(world.store):
+            nursery.start_soon(world.supervisor.start, "a", 60, "operator")
+            await trio.testing.wait_all_tasks_blocked()
+            [book] = world.supervisor.open_drains()
+            nursery.start_soon(world.supervisor.cancel, book.id)
+            await trio.testing.wait_all_tasks_blocked()
+        assert (await world.supervisor.view(book.id)).state == "cancelled"
+        assert world.admission.closed == {}
+        assert session.record.owner == world.a.owner
+        world.check_baseline()
 
 
 # Failures ----------------------------------------------------------------------------------------------

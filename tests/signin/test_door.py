@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from swapd.errors import Code, SwapdError
 from swapd.signin.attempts import FREE_TRIES
@@ -169,6 +171,35 @@ async def test_signing_out_ends_one_sign_in_and_everywhere_ends_all() -> None:
     assert not is_in(door, second)
     assert (await refusal(door, code_of(link.url))).code is Code.SIGN_IN_REFUSED
     assert load_sign_ins(door.store.db) == []
+
+
+async def test_who_is_being_let_in_while_all_are_signed_out_goes_as_well() -> None:
+    """The store and the door agree, whichever write comes first."""
+    door = MemoryDoor()
+    write = door.store.commit
+    writing, may_write = trio.Event(), trio.Event()
+
+    async def slowly(op: Any) -> Any:
+        writing.set()
+        await may_write.wait()
+        result = await write(op)
+        await trio.testing.wait_all_tasks_blocked()
+        return result
+
+    door.store.commit = slowly  # type: ignore[method-assign]
+    cookies: list[str] = []
+
+    async def come() -> None:
+        cookies.append((await door.sign_in(OWNER_TOKEN, HERE)).cookie)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come)
+        await writing.wait()
+        nursery.start_soon(door.sign_out_everywhere, OPERATOR)
+        await trio.testing.wait_all_tasks_blocked()
+        may_write.set()
+    assert load_sign_ins(door.store.db) == []
+    assert not is_in(door, cookies[0])
 
 
 async def test_new_tokens_end_every_sign_in_and_the_old_tokens_are_nothing() -> None:

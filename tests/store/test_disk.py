@@ -210,9 +210,10 @@ async def test_a_database_that_may_not_grow_uses_the_last_room(
     """B40, H160: as on a small disk, where none can be mounted."""
     monkeypatch.setattr("swapd.store.housekeeping.Ballast", _LiftedBallast)
     monkeypatch.setattr(_LimitedConnection, "limit_pages", 1 << 30)
+    # The disk has room: a look would lay the ballast down again.
+    monkeypatch.setattr("swapd.store.housekeeping.LOOK_AT_DISK_EVERY_S", 60.0)
     async with running_store(_LimitedStore.open(path, ballast_bytes=4096)) as store:
         await store.commit(running("s"))
-        monkeypatch.setattr("swapd.store.housekeeping.LOOK_AT_DISK_EVERY_S", 60.0)
         found: list[int] = []
         store.post(lambda db: found.append(db.execute("PRAGMA page_count").fetchone()[0]), lambda _: None)
         await until(lambda: bool(found))
