@@ -117,7 +117,7 @@ def summary(cards: list[Card]) -> str:
     if len(cards) == 1:
         return cards[0].words.headline
     if lent == len(cards):
-        return f"All {len(cards)} of your devices are lent."
+        return "Both of your devices are lent." if lent == 2 else f"All {lent} of your devices are lent."
     if not lent:
         return "None of your devices is lent right now."
     return f"{lent} of your {len(cards)} devices {'is' if lent == 1 else 'are'} lent."
@@ -127,7 +127,9 @@ def notices(status: StatusView) -> list[str]:
     """What needs the owner or an operator, in sentences; empty when all is well."""
     found = []
     if not status.consent:
-        found.append("You have not agreed to lend yet: set consent under [owner] in the configuration.")
+        found.append(
+            "You have not agreed to lend yet. Settings has the switch; swapd lends from its next start on."
+        )
     if not status.switches.admission:
         found.append("New work is stopped for the whole service. An operator can reopen it under Drains.")
     if not status.switches.migration:

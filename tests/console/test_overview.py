@@ -46,6 +46,14 @@ async def test_a_device_that_was_given_back_says_how_fast(client, service):
     assert "lent again by itself" in page
 
 
+async def test_a_give_back_that_was_called_off_is_not_shown_as_going_on(client, service):
+    called_off = msgspec.structs.replace(GIVEN_BACK, free_in_s=None)
+    service.lent = {"gpu0": lent_device("gpu0", state="vacating", last_give_back=called_off)}
+    assert "being freed since" in await text(client)
+    service.lent = {"gpu0": lent_device("gpu0", last_give_back=called_off)}
+    assert "Last given back" not in await text(client)
+
+
 async def test_calibration_shows_its_progress(client, service):
     """R125"""
     view = lent_device("gpu0", state="refused", admitting=False, why="calibrating", calibrated=False)

@@ -108,6 +108,25 @@ async def test_a_drains_end_does_not_open_a_device_nor_the_device_a_drain(tmp_pa
         await lent.until(lambda: world.admission.admitting("a"))
 
 
+async def test_a_take_back_joins_the_drain_that_is_there(tmp_path: Path) -> None:
+    """H77: an operator, the owner and another request for the same session make one drain and one move."""
+    async with lending(tmp_path, owner(release="keep")) as lent:
+        world = lent.world
+        world.b.emits = False
+        session = await world.session(worker="a")
+        drain = await world.supervisor.start("a", 60.0, "operator")
+        await lent.until(lambda: session.move is not None and session.record.epoch == 2)
+        await lent.desk.take_back("of_a", TakeBack())
+        with pytest.raises(SwapdError, match=drain.id):
+            await world.supervisor.start("a", 60.0, "operator")
+        world.b.speak("s", 777)
+        await lent.until_state(lent.a, "free")
+        assert lent.a.give_back is not None
+        assert lent.a.give_back.drains == (drain.id,)
+        assert await world.rows("SELECT outcome FROM moves") == [("completed_native",)]
+        world.check_baseline()
+
+
 async def test_what_can_go_nowhere_may_finish_and_then_ends_retryably(tmp_path: Path) -> None:
     """`finish`: it runs on where it is until `finish_s`, then it fails with `device_taken_back`."""
     async with lending(tmp_path, owner(finish_s=120.0)) as lent:

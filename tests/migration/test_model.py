@@ -23,7 +23,7 @@ from swapd.views import DrainMode, DrainOrigin
 from tests.migration.model.clients import Client
 from tests.migration.model.lab import NAMES, Lab
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.once]
 
 STEPS: Final = (
     into.Reserve, out.Reserved, into.Export, out.Exported, into.Import, out.Imported, into.Quiesce,
@@ -211,6 +211,30 @@ def test_a_crash_at_any_message_of_a_move_loses_and_leaves_nothing(tmp_path: Pat
         for name in NAMES:
             lab.do(lab.decode, name, 2)
             lab.do(lab.hold, name, None)
+        lab.do(lab.rest)
+        assert client.end == "completed"
+    finally:
+        lab.close()
+
+
+def test_what_a_target_says_after_the_session_has_gone_home_reaches_nobody(tmp_path: Path) -> None:
+    """B25, H40, B33: its tokens, forged here, come at the position that the source goes on from."""
+    lab = Lab(tmp_path)
+    try:
+        client = Client(prompt=(7, 8, 9), count=20, seed=1, replay=False, goes_on=False)
+        lab.do(lab.create, client)
+        lab.do(lab.decode, "a", 6)
+        assert lab.site is not None
+        assert lab.site.worker_of(client.session or "") == "a"
+        lab.do(lab.hold, "b", out.Activated)
+        lab.do(lab.drain, "a", "operator", "native", 60.0)
+        lab.do(lab.decode, "b", 3)
+        lab.do(lab.pass_time, 9.25)
+        assert lab.site.worker_of(client.session or "") == "a", "it came home"
+        before = len(client.shown)
+        lab.do(lab.hold, "b", None)
+        assert len(client.shown) == before
+        assert lab.site.table.fenced["owner"]
         lab.do(lab.rest)
         assert client.end == "completed"
     finally:
