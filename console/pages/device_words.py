@@ -27,7 +27,7 @@ NEEDS_OWNER: Final = frozenset({Why.NO_CONSENT, Why.UNSUPPORTED, Why.ATTENDANCE_
 """Reasons that do not go away by themselves, or that the owner should look at."""
 
 _NEXT: Final[dict[str, str]] = {
-    Why.NO_CONSENT: "To lend it, set consent under [owner] in the configuration and start swapd again.",
+    Why.NO_CONSENT: "To lend it, say so under Settings and start swapd again.",
     Why.TAKEN_BACK: "Lend it again whenever you like.",
     Why.PRESSURE: "Just work on. It is lent again by itself once your work has paused.",
     Why.OWNER_PROCESS: "It is lent again by itself once that program has ended.",
@@ -95,16 +95,13 @@ def words(view: DeviceView, sessions: int) -> Words:
 
 
 def free_text(view: DeviceView) -> str | None:
-    """How the last give-back went: `free in 2.1 s` with when, or None before the first.
-
-    One that ended before the device was free, because it was lent again meanwhile, says so.
-    """
+    """How the last give-back went: `free in 2.1 s` with when. None before the first, or if called off."""
     last = view.last_give_back
     if last is None:
         return None
     when = clock(last.began_at)
     if last.free_in_s is None:
-        return f"being freed since {when}" if view.state == "vacating" else f"called off ({when})"
+        return f"being freed since {when}" if view.state == "vacating" else None
     return f"free in {duration(last.free_in_s)} ({when})"
 
 

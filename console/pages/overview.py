@@ -136,7 +136,9 @@ def notices(status: StatusView) -> list[str]:
     """What needs the owner or an operator, in sentences; empty when all is well."""
     found = []
     if not status.consent:
-        found.append("You have not agreed to lend yet: set consent under [owner] in the configuration.")
+        found.append(
+            "You have not agreed to lend yet. Settings has the switch; swapd lends from its next start on."
+        )
     if not status.switches.admission:
         found.append("New work is stopped for the whole service. An operator can reopen it under Drains.")
     if not status.switches.migration:

@@ -83,7 +83,8 @@ async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment
     assert (await shared.drain("b"))["state"] == "drained"  # an empty worker, at once
     sessions = []
     for text, sampling in zip(prompts, seeds, strict=True):
-        sessions.append(await shared.create(text, 300, **sampling))
+        # So long that none ends before it has moved; all are cancelled then.
+        sessions.append(await shared.create(text, 1600, **sampling))
     async with reading(shared, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(20)
@@ -97,9 +98,12 @@ async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment
             assert all(s["frozen_bytes"] <= 4096 for s in moved)
             latest_start = max(s["copy_started_at"] for s in moved)
             assert latest_start < min(s["copy_ended_at"] for s in moved)
+        for one in readings:
+            await one.wait_tokens(len(one.tokens) + 20)
+        await shared.cancel_left()
     for one, text, sampling in zip(readings, prompts, seeds, strict=True):
         one.check_gapless()
-        assert one.tokens == reference(text, 300, **sampling)
+        assert one.tokens == reference(text, len(one.tokens), **sampling)
     views = await shared.wait_settled()
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
     assert all(view["stats"]["recomputed_tokens"] == 0 for view in views.values())

@@ -23,7 +23,7 @@ from swapd.views import DrainMode, DrainOrigin
 from tests.migration.model.clients import Client
 from tests.migration.model.lab import NAMES, Lab
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.once]
 
 STEPS: Final = (
     into.Reserve, out.Reserved, into.Export, out.Exported, into.Import, out.Imported, into.Quiesce,
