@@ -78,6 +78,8 @@ class LivePages:
         key = (page, name, who.role)
         part = self._parts.get(key) or LivePart(self._pages[page], name)
         await part.picture(who)  # an unknown name is refused before anything is sent
+        if request.method == "HEAD":
+            return Response(b"", 200, SSE_HEADERS)  # a stream that sends nothing would never end
         answer = Response(LiveStream(self, key, part, who, headers), 200, SSE_HEADERS)
         answer.timeout = None  # as long as somebody watches
         return answer

@@ -24,7 +24,7 @@
   function gone() {
     if (lost || document.hidden) return;
     lost = true;
-    since.textContent = new Date(heard).toLocaleTimeString();
+    since.textContent = new Date(heard).toLocaleTimeString([], { hourCycle: "h23" });
     banner.hidden = false;
     part.classList.add("stale");
   }

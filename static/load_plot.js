@@ -9,7 +9,7 @@
 
   const picture = place.querySelector("figure");
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const percent = (_, value) => (value == null ? "–" : `${Math.round(value)}%`);
   let plot = null;
 

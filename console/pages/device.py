@@ -8,7 +8,7 @@ import msgspec
 from quart import Response, request
 
 from console.errors import reply
-from console.pages.device_words import free_text, taken_text, words
+from console.pages.device_words import attendance_text, free_text, taken_text, words
 from console.pages.event_words import event_words
 from console.pages.layout import Layout
 from console.pages.overview import TAKE_BACK_CHOICES
@@ -90,6 +90,7 @@ class DevicePage:
             "choices": TAKE_BACK_CHOICES,
             "free_text": free_text(device),
             "taken_text": taken_text(device),
+            "you": attendance_text(device),
         }
 
 

@@ -105,6 +105,20 @@ def free_text(view: DeviceView) -> str | None:
     return f"free in {duration(last.free_in_s)} ({when})"
 
 
+def attendance_text(view: DeviceView) -> str:
+    """Whether its owner is there, as swapd holds it; why, where nobody looks or nobody knows."""
+    detail = view.attendance_detail or ""
+    if detail.startswith("headless"):
+        return f"not watched: {detail}"  # it counts as unlocked, which says nothing of a person
+    match view.attendance:
+        case "locked":
+            return "away, screen locked"
+        case "unlocked":
+            return "at the machine"
+        case _:
+            return f"unknown: {detail}" if detail else "unknown"
+
+
 def taken_text(view: DeviceView) -> str | None:
     """Until when the owner keeps it, or None where it is not taken back."""
     taken = view.taken_back

@@ -254,8 +254,10 @@ def _after(each: SessionOutcome, over: bool) -> str:
 
 
 def _done(each: SessionOutcome) -> bool:
-    """Whether it no longer stands in the drain's way."""
-    return each.outcome in _LEFT or each.outcome in ("cancelled", "failed")
+    """Whether it no longer stands in the drain's way; who stayed as the drain was cancelled did not leave."""
+    return each.outcome in _LEFT or (
+        each.outcome in ("cancelled", "failed") and each.reason != Code.DRAIN_CANCELLED
+    )
 
 
 def _under_way(each: SessionOutcome) -> bool:

@@ -10,7 +10,7 @@ from quart import Response, request
 
 from console.forms import owner_form
 from console.pages.away import AwayPage
-from console.pages.device_words import NEEDS_OWNER, Words, free_text, taken_text, words
+from console.pages.device_words import NEEDS_OWNER, Words, attendance_text, free_text, taken_text, words
 from console.pages.layout import Layout, see_other
 from console.plots import LoadPlot, load_plot
 from console.visitors import Visitor, visitor
@@ -40,6 +40,7 @@ class Card(NamedTuple):
     plot: LoadPlot
     free_text: str | None
     taken_text: str | None
+    you: str
 
 
 class OverviewPage:
@@ -90,7 +91,15 @@ class OverviewPage:
             sessions = sum(on[worker] for worker in device.workers)
             plot = await self._plot(who, device.name)
             cards.append(
-                Card(device, words(device, sessions), sessions, plot, free_text(device), taken_text(device))
+                Card(
+                    device,
+                    words(device, sessions),
+                    sessions,
+                    plot,
+                    free_text(device),
+                    taken_text(device),
+                    attendance_text(device),
+                )
             )
         return {
             "cards": cards,
@@ -143,6 +152,12 @@ def notices(status: StatusView) -> list[str]:
         f"Worker {worker.id} is not trusted with new work ({worker.quarantine.code}). See Drains."
         for worker in status.workers
         if worker.quarantine is not None
+    ]
+    lent = {worker for device in status.devices if device.state == "lent" for worker in device.workers}
+    found += [
+        f"Worker {worker.id} is being drained: nothing new runs on it, though its device is lent. See Drains."
+        for worker in status.workers
+        if worker.drain is not None and worker.id in lent
     ]
     return found
 

@@ -166,3 +166,10 @@ def test_a_preflight_is_told_in_one_sentence(would: list, sentence: str) -> None
 def test_every_mode_has_a_name_and_what_it_means() -> None:
     assert set(MODES) == set(DrainMode.__args__)
     assert set(OFFERED) < set(MODES)
+
+
+def test_who_stayed_when_a_drain_was_cancelled_is_not_counted_as_gone() -> None:
+    """The large number and the sentence agree."""
+    told = tell(drain(moved(1), each("s", "cancelled", "drain_cancelled"), state="cancelled"))
+    assert told.done == 1
+    assert tell(drain(moved(1), each("s", "cancelled"), state="drained")).done == 2

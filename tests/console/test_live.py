@@ -112,3 +112,13 @@ async def test_a_cancelled_rendering_leaves_the_next_one_to_others(autojump_cloc
 
 def test_a_message_is_one_sse_event_whatever_lines_it_has():
     assert sse_message("<p>\r\n a\n</p>\n") == b"data: <p>\ndata:  a\ndata: </p>\n\n"
+
+
+async def test_the_head_of_a_living_part_comes_to_an_end(client, service):
+    """A stream that sends nothing would hold its connection for as long as the client waits."""
+    async with client.wire() as wire:
+        for _ in range(2):
+            await wire.stream.send_all(client.head("HEAD", "/live/overview", token=OPERATOR))
+            with trio.fail_after(5):
+                status, _ = await wire.head()
+            assert status == 200

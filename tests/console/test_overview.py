@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from console.pages.device_words import words
+from console.pages.overview import notices
 from swapd.lending.reasons import Why
-from swapd.views import SwitchesView, TakeBack, TakenBack
+from swapd.views import Caller, SwitchesView, TakeBack, TakenBack
 from tests.console.service_double import OPERATOR, TENANT
 from tests.lent_devices import GIVEN_BACK, lent_device
 
@@ -167,3 +168,27 @@ def test_every_reason_has_a_next_step(why):
     assert (
         words(lent_device("g", state="free", admitting=False, why=str(why)), 0).next_step != "Nothing to do."
     )
+
+
+async def test_nobody_is_said_to_be_at_a_machine_that_is_not_watched(client, service):
+    service.lent = {
+        "gpu0": lent_device("gpu0", attendance="unlocked", attendance_detail="headless by configuration")
+    }
+    for path in ("/", "/devices/gpu0"):
+        page = await text(client, path)
+        assert "not watched: headless by configuration" in page
+        assert "You at the machine" not in page
+
+
+async def test_a_lent_device_whose_worker_is_drained_is_told_of(service):
+    """H50: lent, and yet nothing new runs on it."""
+    service.lent = {"a": lent_device("a", workers=("a",))}
+    status = await service.status(Caller("ops", is_operator=True))
+    workers = [msgspec.structs.replace(each, drain="drn_1") for each in status.workers if each.id == "a"]
+    assert workers
+    assert not any("drained" in each for each in notices(status))
+    told = notices(msgspec.structs.replace(status, workers=tuple(workers)))
+    assert any(each.startswith("Worker a is being drained") for each in told)
+    away = (lent_device("a", workers=("a",), state="vacating"),)
+    told = notices(msgspec.structs.replace(status, workers=tuple(workers), devices=away))
+    assert not any("drained" in each for each in told)
