@@ -11,7 +11,7 @@ from console.errors import reply
 from console.pages.device_words import attendance_text, free_text, taken_text, words
 from console.pages.event_words import event_words
 from console.pages.layout import Layout
-from console.pages.overview import TAKE_BACK_CHOICES
+from console.pages.overview import take_back_choices
 from console.phrases import duration, percent
 from console.plots import Bars, bars, load_plot
 from console.visitors import Visitor, visitor
@@ -87,7 +87,7 @@ class DevicePage:
             "profiles": [_card(each, learning) for each in learning.profiles],
             "in_force": PROFILE_NAMES.get(device.profile or ""),
             "events": [event_words(event) for event in events[:EVENTS_SHOWN]],
-            "choices": TAKE_BACK_CHOICES,
+            "choices": take_back_choices(device),
             "free_text": free_text(device),
             "taken_text": taken_text(device),
             "you": attendance_text(device),

@@ -105,10 +105,15 @@ def free_text(view: DeviceView) -> str | None:
     return f"free in {duration(last.free_in_s)} ({when})"
 
 
+def is_headless(view: DeviceView) -> bool:
+    """Whether its machine is configured as one at whose screen nobody sits."""
+    return (view.attendance_detail or "").startswith("headless")
+
+
 def attendance_text(view: DeviceView) -> str:
     """Whether its owner is there, as swapd holds it; why, where nobody looks or nobody knows."""
     detail = view.attendance_detail or ""
-    if detail.startswith("headless"):
+    if is_headless(view):
         return f"not watched: {detail}"  # it counts as unlocked, which says nothing of a person
     match view.attendance:
         case "locked":

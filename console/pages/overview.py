@@ -10,25 +10,34 @@ from quart import Response, request
 
 from console.forms import owner_form
 from console.pages.away import AwayPage
-from console.pages.device_words import NEEDS_OWNER, Words, attendance_text, free_text, taken_text, words
+from console.pages.device_words import (
+    NEEDS_OWNER,
+    Words,
+    attendance_text,
+    free_text,
+    is_headless,
+    taken_text,
+    words,
+)
 from console.pages.layout import Layout, see_other
 from console.plots import LoadPlot, load_plot
 from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
-from swapd.views import DeviceView, StatusView, TakeBack
+from swapd.views import DeviceView, StatusView, TakeBack, WorkerView
 
 PLOT_SPAN_S: Final = 3600.0
 PLOT_POINTS: Final = 120
 PLOT_KEPT_S: Final = 5.0
 """How long a plot serves before it is read anew: its stretches are half a minute long."""
 
-TAKE_BACK_CHOICES: Final = (
+TAKE_BACK_CHOICES: Final[tuple[tuple[str, str], ...]] = (
     ("3600", "for an hour"),
     ("14400", "for 4 hours"),
     ("told", "until I lend it again"),
     ("unlock", "until I unlock the screen"),
 )
+RUNNING: Final = frozenset({"ready", "suspect"})
 
 
 class Card(NamedTuple):
@@ -41,6 +50,7 @@ class Card(NamedTuple):
     free_text: str | None
     taken_text: str | None
     you: str
+    choices: tuple[tuple[str, str], ...]
 
 
 class OverviewPage:
@@ -99,13 +109,13 @@ class OverviewPage:
                     free_text(device),
                     taken_text(device),
                     attendance_text(device),
+                    take_back_choices(device),
                 )
             )
         return {
             "cards": cards,
             "status": status,
             "notices": notices(status),
-            "choices": TAKE_BACK_CHOICES,
             "summary": summary(cards),
         }
 
@@ -153,13 +163,29 @@ def notices(status: StatusView) -> list[str]:
         for worker in status.workers
         if worker.quarantine is not None
     ]
-    lent = {worker for device in status.devices if device.state == "lent" for worker in device.workers}
-    found += [
-        f"Worker {worker.id} is being drained: nothing new runs on it, though its device is lent. See Drains."
-        for worker in status.workers
-        if worker.drain is not None and worker.id in lent
-    ]
+    for device in status.devices:
+        if device.state == "lent":
+            found += _idle(device, [worker for worker in status.workers if worker.id in device.workers])
     return found
+
+
+def _idle(device: DeviceView, workers: list[WorkerView]) -> list[str]:
+    """Why nothing new runs on a device although it is lent."""
+    if workers and not any(worker.state in RUNNING for worker in workers):
+        return [
+            f"{device.name}: none of its workers runs just now, so nothing can run on it. See Diagnostics."
+        ]
+    return [
+        f"Worker {worker.id} is being drained: nothing new runs on it, though its device is lent. See Drains."
+        for worker in workers
+        if worker.drain is not None
+    ]
+
+
+def take_back_choices(view: DeviceView) -> tuple[tuple[str, str], ...]:
+    """How long a device can be kept: where nobody sees the screen, not until it is unlocked."""
+    watched = not is_headless(view)
+    return tuple(choice for choice in TAKE_BACK_CHOICES if watched or choice[0] != "unlock")
 
 
 def _take_back(choice: str) -> TakeBack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -89,7 +90,8 @@ class SessionsPage:
         )
         rows = [row(each) for each in sessions]
         counts = Counter(each.tag.label for each in rows)
-        number = _number(page)
+        # Those of the last page may have ended while somebody looked at it.
+        number = min(_number(page), max(math.ceil(len(rows) / SHOWN), 1))
         first = (number - 1) * SHOWN
         return {
             "summary": summary(rows),

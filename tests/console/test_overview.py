@@ -178,6 +178,7 @@ async def test_nobody_is_said_to_be_at_a_machine_that_is_not_watched(client, ser
         page = await text(client, path)
         assert "not watched: headless by configuration" in page
         assert "You at the machine" not in page
+        assert "unlock" not in page
 
 
 async def test_a_lent_device_whose_worker_is_drained_is_told_of(service):
@@ -189,6 +190,9 @@ async def test_a_lent_device_whose_worker_is_drained_is_told_of(service):
     assert not any("drained" in each for each in notices(status))
     told = notices(msgspec.structs.replace(status, workers=tuple(workers)))
     assert any(each.startswith("Worker a is being drained") for each in told)
+    dead = [msgspec.structs.replace(each, state="dead", drain=None) for each in workers]
+    told = notices(msgspec.structs.replace(status, workers=tuple(dead)))
+    assert any(each.startswith("a: none of its workers runs") for each in told)
     away = (lent_device("a", workers=("a",), state="vacating"),)
     told = notices(msgspec.structs.replace(status, workers=tuple(workers), devices=away))
     assert not any("drained" in each for each in told)

@@ -71,6 +71,8 @@ async def test_many_sessions_come_page_by_page_and_are_counted_together(client, 
     assert b'hx-sse:connect="/live/sessions/2"' in second.body
     beyond = await client.ask("GET", "/sessions?page=9", token=OPERATOR)
     assert beyond.status == 200
+    assert f"ses_{SHOWN:04}".encode() in beyond.body
+    assert b'href="/sessions?page=8"' not in beyond.body
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "x", "1e3", "999999", "\u0661"])
