@@ -169,11 +169,11 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.NO_EDGE: Reason(409, False, "No plan allows a native move between these workers."),
     Code.NO_TARGET: Reason(409, True, "No other worker can take the session."),
     Code.REPLAY_NOT_PERMITTED: Reason(409, False, "The session does not permit replay."),
-    Code.ARENA_UNAVAILABLE: Reason(409, False, "There is no transfer arena."),
+    Code.ARENA_UNAVAILABLE: Reason(409, False, "There is no shared memory for moves."),
     Code.ARENA_TOO_SMALL: Reason(
-        409, False, "The transfer arena cannot hold this session; raise arena_bytes."
+        409, False, "The shared memory for moves cannot hold this session; raise arena_bytes."
     ),
-    Code.ARENA_EXHAUSTED: Reason(409, True, "The transfer arena is in use; the move waits."),
+    Code.ARENA_EXHAUSTED: Reason(409, True, "The shared memory for moves is in use; the move waits."),
     Code.TARGET_FULL: Reason(409, True, "target already holds the maximum active sessions"),
     Code.PARK_FULL: Reason(409, True, "The memory for parked sessions is full."),
     Code.PARKING_OFF: Reason(409, False, "Parking is switched off; give it memory with park_bytes."),

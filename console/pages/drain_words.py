@@ -185,7 +185,7 @@ def foreseen(sessions: Iterable[Foreseen]) -> str:
         how = next(iter(would))
         if total == 1:
             return f"The one generation on it {words[how].replace('are about', 'is about')}."
-        return f"All {total} generations {words[how]}."
+        return f"{'Both' if total == 2 else f'All {total}'} generations {words[how]}."
     parts = [f"{number} {words[how]}" for how, number in would.most_common()]
     return f"Of {plural(total, 'generation')} {_listed(parts)}."
 

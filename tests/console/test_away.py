@@ -139,3 +139,8 @@ async def test_when_it_was_lent_is_a_picture(owner, service):
         ("300.0", "0.0", "100.0"),
     ]
     assert "a bar for every 60 min" in page
+
+
+async def test_less_than_an_hour_is_told_in_what_fits(owner, service):
+    service.happened_since = msgspec.structs.replace(service.happened_since, lent_s=46.0)
+    assert "46 s lent" in words(await owner.get("/away"))

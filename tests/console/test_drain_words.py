@@ -121,7 +121,7 @@ AHEAD = Foreseen("s", "running", 6, 100, 2, 8192, "move", target="b")
         (
             {"would": "wait", "then": "move", "reason": "arena_exhausted"},
             "Waits",
-            "The transfer arena is in use; the move waits. Then it moves to b.",
+            "The shared memory for moves is in use; the move waits. Then it moves to b.",
         ),
         (
             {"would": "wait", "then": "park", "target": None},

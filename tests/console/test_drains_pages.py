@@ -331,3 +331,18 @@ async def test_hostile_names_are_only_text(client, service):
         assert reply.status == 200, path
         assert b"<script>alert" not in reply.body, path
         assert b"&lt;script&gt;alert" in reply.body, path
+
+
+async def test_a_drain_that_parked_everybody_does_not_say_that_nobody_paused(client, service):
+    """H48: how long a parked session's client waits is not known by its drain."""
+    parked = SessionOutcome("ses_1", "parked", None, "finished")
+    service.drain_views = [msgspec.structs.replace(OVER, sessions=(parked,))]
+    assert "Longest pause not known for parked ones" in await page(client, "/drains/drn_0")
+    service.drain_views = [msgspec.structs.replace(OVER, sessions=())]
+    assert "Longest pause none" in await page(client, "/drains/drn_0")
+
+
+async def test_two_generations_are_both(client, service):
+    two = (AHEAD.sessions[0], msgspec.structs.replace(AHEAD.sessions[0], session="ses_2"))
+    service.ahead = msgspec.structs.replace(AHEAD, sessions=two)
+    assert "Both generations would move." in await page(client, "/drains/new?worker=a")
