@@ -39,6 +39,14 @@ TAKE_BACK_CHOICES: Final[tuple[tuple[str, str], ...]] = (
 )
 RUNNING: Final = frozenset({"ready", "suspect"})
 
+_TROUBLE: Final = {
+    Code.STORE_FAILED: "The database cannot be written: nothing is served, and what runs cannot leave. "
+    "See to the disk and start swapd again; Diagnostics says more.",
+    Code.DISK_FULL: "The disk of the database is full: nothing is served until there is room. "
+    "Diagnostics says more.",
+}
+"""Reasons for which the whole service stands still; the first that holds is told."""
+
 
 class Card(NamedTuple):
     """One device as its card shows it."""
@@ -144,7 +152,7 @@ def summary(cards: list[Card]) -> str:
 
 def notices(status: StatusView) -> list[str]:
     """What needs the owner or an operator, in sentences; empty when all is well."""
-    found = []
+    found = [told for reason, told in _TROUBLE.items() if reason in status.reasons][:1]
     if not status.consent:
         found.append(
             "You have not agreed to lend yet. Settings has the switch; swapd lends from its next start on."

@@ -196,3 +196,18 @@ async def test_a_lent_device_whose_worker_is_drained_is_told_of(service):
     away = (lent_device("a", workers=("a",), state="vacating"),)
     told = notices(msgspec.structs.replace(status, workers=tuple(workers), devices=away))
     assert not any("drained" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "says"),
+    [
+        (("disk_full",), "The disk of the database is full"),
+        (("store_failed", "disk_full"), "cannot be written"),
+    ],
+)
+async def test_a_service_that_cannot_write_says_so_above_the_cards(service, reasons, says):
+    """A full disk stops what is lent, so its owner is told where they look first."""
+    status = msgspec.structs.replace(await service.status(Caller("ops", is_operator=True)), reasons=reasons)
+    told = [each for each in notices(status) if "Diagnostics says more" in each]
+    assert len(told) == 1
+    assert says in told[0]
