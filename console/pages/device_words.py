@@ -66,7 +66,7 @@ def words(view: DeviceView, sessions: int) -> Words:
                 "Coming back",
                 f"Coming back to you: {running} left on it.",
                 detail,
-                "It is yours as soon as the generations have moved away.",
+                "It is yours as soon as the generations have moved away or ended.",
             )
         case "free":
             return Words("yours", "○", "Yours", "It is yours.", detail, _next(why))

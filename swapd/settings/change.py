@@ -186,7 +186,8 @@ def _problems(config: Config) -> Iterator[FieldProblem]:
         key = _field_of(found)
         if key not in told:
             told.add(key)
-            yield FieldProblem(key, found.text)
+            # It stands beside its field, which has a name of its own there.
+            yield FieldProblem(key, found.text.removeprefix(f"{key}: "))
 
 
 def _field_of(problem: Problem) -> str:

@@ -130,6 +130,7 @@ def test_what_cannot_be_taken_is_said_beside_its_field(key: str, text: str, part
     problems = refused(**{key: text})
     assert list(problems) == [key]
     assert part in problems[key]
+    assert not problems[key].startswith(f"{key}: ")  # it stands beside a label in people's words
 
 
 def test_every_field_that_is_wrong_is_told_at_once() -> None:
