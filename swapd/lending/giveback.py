@@ -82,6 +82,8 @@ class GiveBack:
         self._began_s = 0.0
         self._silent = False
         self._drains: dict[str, str] = {}
+        self._joined: set[str] = set()
+        """Workers that have had a drain in this give-back, ours or another's."""
         self._memory = MemoryReturn()
         self._free_s: float | None = None
 
@@ -142,6 +144,7 @@ class GiveBack:
             case "needed":
                 self._empty = self._silent = False
                 self._drains.clear()
+                self._joined.clear()
                 self._memory.begin()
                 self._free_s = None
                 now = self._boottime()
@@ -231,6 +234,7 @@ class GiveBack:
                 await self._woken.wait()
 
     async def _return(self) -> None:
+        self._joined.clear()
         while self._drains:
             _, drain = self._drains.popitem()
             await self._supervisor.cancel(drain)  # over already: unchanged
@@ -289,7 +293,7 @@ class GiveBack:
                 running = self._supervisor.draining(name)
                 if running is not None and running.mode in ("native", "park"):
                     self._adopt(name, running.id, ours=running.origin != "operator")
-                elif self._leavers.left(name) or (name not in self._drains and link.owner is not None):
+                elif self._leavers.left(name) or (name not in self._joined and link.owner is not None):
                     nursery.start_soon(self._start_drain, name, running.id if running is not None else None)
 
     async def _start_drain(self, worker: str, instead_of: str | None) -> None:
@@ -307,6 +311,7 @@ class GiveBack:
     def _adopt(self, worker: str, drain: str, *, ours: bool) -> None:
         if ours:
             self._drains[worker] = drain
+        self._joined.add(worker)
         view = self._device.give_back
         if view is not None and not self._silent and drain not in view.drains:
             self._device.give_back = msgspec.structs.replace(view, drains=(*view.drains, drain))

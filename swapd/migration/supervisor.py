@@ -196,7 +196,8 @@ class MigrationSupervisor:
         now = {name: outcome for name, outcome in now.items() if name not in book.outcomes}
         for move in [move for wave in self._waves.get(book.id, []) for move in wave.moves]:
             if move.session.move == move.id:
-                now[move.session.id] = move.result()
+                # How it ends is told once it has ended: until then a crash may make it end otherwise.
+                now[move.session.id] = msgspec.structs.replace(move.result(), outcome=None, reason=None)
         return book.view(now)
 
     async def views(self, before: str | None = None, limit: int = DRAINS_SHOWN) -> Sequence[DrainView]:

@@ -219,7 +219,8 @@ async def test_a_drain_keeps_its_outcomes_over_a_restart(running: Deployment) ->
             view = await running.call("GET", f"/v1/drains/{view['id']}")
         await running.call("DELETE", f"/v1/sessions/{moves}")
     found = {s["session"]: (s["outcome"], s["reason"]) for s in view["sessions"]}
-    assert found[moves] == ("completed_native", None)
+    # The kill may come between the move's end and its row: then the restart has closed it.
+    assert found[moves] in {("completed_native", None), ("completed_native", "coordinator_restart")}
     assert found[waits] == ("cancelled", "session_cancelled")
 
 
