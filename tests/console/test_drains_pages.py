@@ -346,3 +346,14 @@ async def test_two_generations_are_both(client, service):
     two = (AHEAD.sessions[0], msgspec.structs.replace(AHEAD.sessions[0], session="ses_2"))
     service.ahead = msgspec.structs.replace(AHEAD, sessions=two)
     assert "Both generations would move." in await page(client, "/drains/new?worker=a")
+
+
+async def test_cancelling_what_the_owner_began_does_not_promise_an_open_worker(client, service):
+    """H61, B17: while the owner wants the device, its worker is drained again."""
+    service.drain_views = [RUNNING]
+    owner = await Browser(client).sign_in()
+    assert "a opens again." in plain(await owner.get("/drains/drn_1"))
+    service.drain_views = [msgspec.structs.replace(RUNNING, origin="take_back_now")]
+    told = plain(await owner.get("/drains/drn_1"))
+    assert "another drain begins at once" in told
+    assert "opens again" not in told
