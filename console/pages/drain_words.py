@@ -82,6 +82,10 @@ ROWS: Final = 100
 """Sessions that a drain or its pre-flight lists, those first that need a look; the sentences count all."""
 
 
+NAMES: Final = 3
+"""Names that a reason tells."""
+
+
 class Row(NamedTuple):
     """One session of a drain."""
 
@@ -133,14 +137,20 @@ def outcome_tag(each: SessionOutcome) -> Tag:
 
 
 def reason(code: str | None, detail: str | None = None) -> str:
-    """A reason code's sentence, with its names and numbers; empty without one."""
+    """A reason code's sentence, with its numbers and first names; empty without one."""
     if code is None:
         return ""
     if code not in set(Code):
         return code
     told = REASONS[Code(code)].sentence
     told = told[:1].upper() + told[1:].rstrip(".")
-    return f"{told} ({detail})." if detail else f"{told}."
+    return f"{told} ({_brief(detail)})." if detail else f"{told}."
+
+
+def _brief(detail: str) -> str:
+    """A full worker names everybody on it; that is a page long on a phone, once for each who waits."""
+    names = detail.split(", ")
+    return detail if len(names) <= NAMES else f"{', '.join(names[:NAMES])} and {len(names) - NAMES} more"
 
 
 def fate(each: Foreseen) -> tuple[Tag, str]:

@@ -173,3 +173,9 @@ def test_who_stayed_when_a_drain_was_cancelled_is_not_counted_as_gone() -> None:
     told = tell(drain(moved(1), each("s", "cancelled", "drain_cancelled"), state="cancelled"))
     assert told.done == 1
     assert tell(drain(moved(1), each("s", "cancelled"), state="drained")).done == 2
+
+
+def test_a_reason_tells_few_of_many_names() -> None:
+    told = reason(Code.TARGET_FULL, "held by s1, s2, s3, s4, s5")
+    assert told.endswith("(held by s1, s2, s3 and 2 more).")
+    assert reason(Code.TARGET_FULL, "held by s1, s2, s3").endswith("(held by s1, s2, s3).")
