@@ -29,6 +29,7 @@ class NewDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: float | None = None
     origin: DrainOrigin = "operator"
     mode: DrainMode = "native"
+    dry_run: bool = False
 
 
 class OperatorRoutes:
@@ -79,9 +80,14 @@ class OperatorRoutes:
         return reply(self._service.limits())
 
     async def start_drain(self, worker: str) -> Response:
-        """202 with the drain's address; the drain goes on whoever disconnects (H50)."""
+        """202 with the drain's address; the drain goes on whoever disconnects (H50).
+
+        With `dry_run` nothing begins: 200 with what would become of each session.
+        """
         who = auth.operator(self._service, request.headers)
         asked = await read_optional_json(request, NewDrain) or NewDrain()
+        if asked.dry_run:
+            return reply(await self._service.preflight(who, worker, asked.mode))
         view = await self._service.start_drain(who, worker, asked.deadline_s, asked.origin, asked.mode)
         return reply(view, 202, {"Location": f"/v1/drains/{view.id}"})
 

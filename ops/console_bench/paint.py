@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from playwright.sync_api import Browser, Error, sync_playwright
+if TYPE_CHECKING:
+    # Not installed on every Python that the tests of this bench run on.
+    from playwright.sync_api import Browser
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 ARGUMENTS: Final = (
@@ -47,6 +49,8 @@ def paints(
     address: str, token: str, pages: Sequence[str], times: int, told: Callable[[str], None]
 ) -> list[Paint]:
     """Open every page `times` times, in turns. Raises `NoBrowser`."""
+    from playwright.sync_api import Error, sync_playwright
+
     if not CHROMIUM.exists():
         raise NoBrowser(f"{CHROMIUM} is not installed")
     try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import trio
 
 from console.live import PERIOD_S, LivePart, sse_message
 from console.visitors import Visitor
-from swapd.views import Caller
+from swapd.views import Caller, SessionOutcome
 from tests.console.client import Client, Wire
 from tests.console.service_double import OPERATOR, TENANT
 from tests.lent_devices import lent_device
@@ -36,9 +37,9 @@ class Messages:
 
 
 @asynccontextmanager
-async def watching(client: Client) -> AsyncIterator[Messages]:
+async def watching(client: Client, path: str = "/live/overview") -> AsyncIterator[Messages]:
     async with client.wire() as wire:
-        await wire.stream.send_all(client.head("GET", "/live/overview", token=OPERATOR))
+        await wire.stream.send_all(client.head("GET", path, token=OPERATOR))
         status, fields = await wire.head()
         assert status == 200
         assert fields["content-type"].startswith("text/event-stream")
@@ -51,6 +52,18 @@ async def test_a_change_reaches_an_open_page(client, service):
         assert b"Lent to language models" in (await messages.next())
         service.lent["a"] = lent_device("a", state="free", admitting=False, why="game", sentence="a game")
         assert b"Enjoy the game" in (await messages.next())
+
+
+async def test_a_drain_is_followed_live_and_who_stops_looking_does_not_stop_it(client, service):
+    """B19"""
+    (drain,) = service.drain_views
+    moving = SessionOutcome("ses_1", None, None, "precopying", target="b", precopied_bytes=1 << 20)
+    async with watching(client, f"/live/drain/{drain.id}") as messages:
+        await messages.next()
+        service.drain_views = [msgspec.structs.replace(drain, sessions=(moving,))]
+        assert b"1.0 MiB" in (await messages.next())
+    assert service.drains_cancelled == []
+    assert service.drain_views[0].state == "running"
 
 
 async def test_the_part_of_the_page_and_the_part_of_the_stream_are_one_text(client, service):

@@ -368,6 +368,17 @@ async def test_a_drains_body_is_checked(client, body, status):
     assert (await client.ask("POST", "/v1/workers/a/drains", body, token=OPERATOR)).status == status
 
 
+async def test_a_dry_run_says_what_would_become_of_each_and_begins_nothing(client, service):
+    body = b'{"dry_run": true, "mode": "park"}'
+    reply = await client.ask("POST", "/v1/workers/a/drains", body, token=OPERATOR)
+    assert (reply.status, reply.json["worker"], reply.json["mode"]) == (200, "a", "park")
+    told = [each["would"] for each in reply.json["sessions"]]
+    assert told == [each.would for each in service.ahead.sessions]
+    assert service.drains_started == []
+    missing = await client.ask("POST", "/v1/workers/none/drains", body, token=OPERATOR)
+    assert (missing.status, missing.code) == (404, "worker_unknown")
+
+
 async def test_a_drain_shows_one_outcome_a_session(client):
     """H54"""
     view = (await client.ask("GET", "/v1/drains/d1", token=OPERATOR)).json
