@@ -78,8 +78,8 @@ class Visit:
             self._complain(f"console {message.type}: {message.text} ({message.location.get('url')})")
 
     def _failed(self, request: Request) -> None:
-        # A page that is left ends its stream.
-        if "/live/" not in request.url or request.failure != "net::ERR_ABORTED":
+        # A page that is left ends its stream, and what it was still fetching.
+        if request.failure != "net::ERR_ABORTED":
             self._complain(f"failed: {request.method} {request.url}: {request.failure}")
 
     def _answered(self, response: Response) -> None:
