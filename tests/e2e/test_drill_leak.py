@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +80,9 @@ def a_thread() -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+        # The thread has left Python; the kernel takes its own moment to let it go.
+        while os.path.exists(f"/proc/self/task/{thread.native_id}"):
+            time.sleep(0.001)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from swapd.migration.wave import Wave
 from swapd.sessions.live import LiveSession
 from swapd.store.moves import load_move, plan_move
 from tests.migration.world import Deed, ScriptedLink, World, loss, open_world, refusal, silence
-from tests.store.failing import CommitFails, CommitFailsStore, GatedConnection, GatedStore
+from tests.store.failing import CommitFails, CommitFailsStore, GatedConnection, GatedStore, close_gate
 
 
 async def wave_of(world: World, *sessions: LiveSession) -> Wave:
@@ -519,10 +519,7 @@ async def test_a_session_cancelled_while_its_commit_is_written_never_runs_at_its
     """x3, x4: the store has the commit first, then the end, in one group; both copies are freed."""
 
     async def stall(link: ScriptedLink, body: into.Prepare) -> object:
-        GatedConnection.reached.clear()
-        GatedConnection.gate.clear()
-        world.store.post(lambda db: None, lambda result: None)
-        assert await trio.to_thread.run_sync(GatedConnection.reached.wait, 10)
+        await close_gate(world.store)
         return await link.work(body)
 
     try:

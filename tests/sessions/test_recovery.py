@@ -15,7 +15,7 @@ from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Inventory, InventoryItem, Phase
 from swapd.sessions.live import LiveSession
 from tests.migration.world import TIMERS, ScriptedLink, World, open_world, refusal, silence
-from tests.store.failing import GatedConnection, GatedStore
+from tests.store.failing import GatedConnection, GatedStore, close_gate
 
 
 def holding(
@@ -426,10 +426,7 @@ async def test_a_session_cancelled_beside_its_new_owner_is_never_started(tmp_pat
     try:
         async with open_world(tmp_path, store_class=GatedStore) as world, trio.open_nursery() as nursery:
             session = await world.session(allow_replay_fallback=True)
-            GatedConnection.reached.clear()
-            GatedConnection.gate.clear()
-            world.store.post(lambda db: None, lambda result: None)
-            assert await trio.to_thread.run_sync(GatedConnection.reached.wait, 10)
+            await close_gate(world.store)
             world.lose("a")
             await world.until(lambda: world.store.statistics().queue == 1)
             nursery.start_soon(world.table.finish, session, "cancelled", Code.SESSION_CANCELLED)

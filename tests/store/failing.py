@@ -82,11 +82,18 @@ async def running_store(store: Store) -> AsyncIterator[Store]:
 @asynccontextmanager
 async def stalled(store: Store) -> AsyncIterator[None]:
     """While the block runs, the writer stands in COMMIT with one operation that does nothing."""
-    GatedConnection.reached.clear()
-    GatedConnection.gate.clear()
-    store.post(lambda db: None, lambda result: None)
     try:
-        assert await trio.to_thread.run_sync(GatedConnection.reached.wait, 10)
+        await close_gate(store)
         yield
     finally:
         GatedConnection.gate.set()
+
+
+async def close_gate(store: Store) -> None:
+    """Return when the writer stands in COMMIT with one operation that does nothing, and nothing is queued."""
+    # What was posted before is written first: else the gate could hold that, and this would stay queued.
+    await store.commit(lambda db: None)
+    GatedConnection.reached.clear()
+    GatedConnection.gate.clear()
+    store.post(lambda db: None, lambda result: None)
+    assert await trio.to_thread.run_sync(GatedConnection.reached.wait, 10)

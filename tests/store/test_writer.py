@@ -63,7 +63,6 @@ async def test_all_that_has_arrived_shares_one_commit(path: Path) -> None:
     async with opened(path, GatedStore) as store:
         for n in range(30):
             await store.commit(running(f"s{n}"))
-        before = store.statistics()
         got: list[Appended | BaseException] = []
         finished = trio.Event()
 
@@ -73,6 +72,7 @@ async def test_all_that_has_arrived_shares_one_commit(path: Path) -> None:
                 finished.set()
 
         async with stalled(store):
+            before = store.statistics()
             for n in range(300):
                 batch = append(f"s{n % 30}", 1 + n // 30, (n,))
                 store.post(lambda db, batch=batch: append_tokens(db, batch), done)  # type: ignore[misc]
