@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner
@@ -48,6 +48,14 @@ def check_deadline(deadline_s: float | None) -> None:
         raise SwapdError(Code.INVALID_REQUEST, f"deadline_s is above 0 and at most {MAX_DEADLINE_S:.0f}")
 
 
+class Landing(NamedTuple):
+    """Where a committed move sent a session, and what that is called if the session came there."""
+
+    target: Owner
+    epoch: int
+    outcome: Outcome
+
+
 @dataclass
 class DrainBook:
     """State and outcomes of one drain; times are seconds of the caller's wall clock."""
@@ -65,8 +73,10 @@ class DrainBook:
     """Why a session could not be sent off at the last look; its outcome may tell of an earlier try."""
     to_park: set[str] = field(default_factory=set)
     """Sessions that are to be parked if no worker has room for them, whatever the mode."""
-    landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
-    """Sessions whose move was committed, not settled, when the coordinator ended: target and new epoch."""
+    to_begin: set[str] = field(default_factory=set)
+    """Sessions that are to begin elsewhere while nothing has come of them, also while moves are off (B18)."""
+    landed: dict[str, Landing] = field(default_factory=dict)
+    """Sessions whose move was committed, not settled, when the coordinator ended."""
     _failures: dict[str, int] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
 

@@ -45,6 +45,7 @@ def traveller(session: LiveSession) -> Traveller:
         finished=session.over,
         eligible=session.durable >= 1,
         moving=session.move is not None,
+        fresh=not session.received and not session.over,
     )
 
 

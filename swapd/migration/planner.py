@@ -22,13 +22,17 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Traveller(msgspec.Struct, frozen=True):
-    """A session that should leave. `eligible`: prefill done and at least one token accepted (H85)."""
+    """A session that should leave. `eligible`: prefill done and at least one token accepted (H85).
+
+    `fresh`: nothing has come of it, so it may as well begin elsewhere (B18).
+    """
 
     session: str
     budget_tokens: int
     finished: bool = False
     eligible: bool = True
     moving: bool = False
+    fresh: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -38,6 +38,8 @@ class LiveSession:
         """Parked, its KV lost, and rebuilt as soon as a worker has room: nobody needs to decide about it."""
         self.rebuilt_positions = 0
         """Positions that its last replay had to make anew, prefix-cache hits of the worker included."""
+        self.begun_anew = False
+        """Whether its owner began it from its prompt, after another one had it: no token was shown twice."""
         self.taking = True
         """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text
