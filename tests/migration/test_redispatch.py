@@ -240,7 +240,7 @@ async def test_a_source_that_dies_meanwhile_changes_nothing(tmp_path: Path) -> N
         world.check_baseline()
 
 
-async def test_a_source_that_is_lost_before_leaves_it_to_recovery_which_begins_it_anew(
+async def test_a_source_that_is_lost_before_leaves_it_to_recovery(
     tmp_path: Path,
 ) -> None:
     """B18, H64: the same word for the same thing, and why."""
@@ -353,7 +353,7 @@ async def test_a_drain_shows_who_is_on_the_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begun_at", ["target", "elsewhere", "nobody"])
 async def test_after_a_restart_the_row_says_what_it_was(tmp_path: Path, begun_at: str) -> None:
-    """B18, H65, H180: written beside the new owner, so it is known whenever the coordinator died after that."""
+    """B18, H65, H180: written beside the new owner, so it is known whenever a coordinator dies after that."""
     async with open_world(tmp_path, attach=False) as world:
         session = await unbegun(world, worker="b")
         source, target = world.a.owner, world.b.owner
