@@ -21,6 +21,7 @@ from swapd.migration.drains import DrainBook
 from swapd.migration.ends import end_reason
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
+from swapd.migration.outcomes import within
 from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import planned, redispatched
 from swapd.migration.route import Peer
@@ -206,12 +207,14 @@ class Carrier:
     def _record(self, move: str, outcome: Outcome, result: SessionOutcome) -> None:
         """End a move's row, and count it when that is durable (H180)."""
         at = self._wall()
+        reason = within(msgspec.structs.replace(result, outcome=outcome)).reason
+        result = msgspec.structs.replace(result, reason=reason)
 
         def recorded(ended: bool | BaseException) -> None:
             if ended is True:
                 self._tally.move_recorded(outcome)
 
-        self._store.post(lambda db: finish_move(db, move, outcome, result.reason, result, at), recorded)
+        self._store.post(lambda db: finish_move(db, move, outcome, reason, result, at), recorded)
 
 
 def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:

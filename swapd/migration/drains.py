@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner
+from swapd.migration.outcomes import within
 from swapd.views import (
     DrainMode,
     DrainOrigin,
@@ -87,6 +88,7 @@ class DrainBook:
 
     def note(self, outcome: SessionOutcome) -> bool:
         """Record what is known of a session; a final outcome stays. True when something changed."""
+        outcome = within(outcome)
         old = self.outcomes.get(outcome.session)
         if old is not None and old.outcome in FINAL_OUTCOMES:
             return False
@@ -145,8 +147,10 @@ class DrainBook:
                     reason = old.reason if old is not None and old.reason else "deadline"
                     phase = old.phase if old is not None else "planned"
                     detail = old.detail if old is not None else None
-                    self.outcomes[session] = SessionOutcome(
-                        session=session, outcome="blocked", reason=reason, phase=phase, detail=detail
+                    self.note(
+                        SessionOutcome(
+                            session=session, outcome="blocked", reason=reason, phase=phase, detail=detail
+                        )
                     )
             return self._enter("blocked", now)
         return False
