@@ -247,6 +247,8 @@ def test_whoever_goes_while_a_session_begins_anew_leaves_one_owner(
             lab.do(lab.decode, name, 2)
             lab.do(lab.hold, name, None)
         lab.do(lab.rest)
+        if who == "coordinator":
+            assert lab.truth.moves()[0] == ("completed_redispatch", "coordinator_restart")
         if who == "client":
             assert client.end == "cancelled"
         else:

@@ -140,6 +140,11 @@ class Truth:
         open_sessions = self._db.execute("SELECT count(*) FROM sessions WHERE finished_at IS NULL")
         assert open_sessions.fetchone() == (0,)
 
+    def moves(self) -> list[tuple[str, str | None]]:
+        """Outcome and reason of each move, in order."""
+        assert self._db is not None
+        return self._db.execute("SELECT outcome, reason FROM moves ORDER BY key").fetchall()
+
     def _read(self, session: str) -> Row | None:
         if self._db is None:
             if not self._path.exists():
