@@ -322,3 +322,20 @@ async def test_a_hanging_target_is_in_the_table_too(tmp_path: Path) -> None:
                 break
             await world.table.wait_activity(0.02)
         assert (found.outcome, found.reason) == ("aborted_source_resumed", Code.TIMEOUT)
+
+
+async def test_the_words_of_a_worker_reach_no_row(tmp_path: Path) -> None:
+    """H55: what it calls its own trouble is `internal` in the drain, in the move's row and in what it stored."""
+
+    async def odd(link: ScriptedLink, body: into.Freeze) -> object:
+        items = tuple(FrozenItem(i.move, "frozen", 0, 0, code="of its own") for i in body.items)
+        return Frozen(body.batch, items, 0.0, 0.0)
+
+    async with open_world(tmp_path) as world:
+        await world.session()
+        world.a.on(into.Freeze, odd)
+        begun = await world.supervisor.start("a", 60, "operator")
+        await drained(world, begun.id)
+        [first, *_] = await world.rows("SELECT outcome, reason, stats FROM moves ORDER BY key")
+        assert first[:2] == ("aborted_source_resumed", Code.INTERNAL)
+        assert "of its own" not in first[2]
