@@ -325,7 +325,7 @@ async def test_a_hanging_target_is_in_the_table_too(tmp_path: Path) -> None:
 
 
 async def test_the_words_of_a_worker_reach_no_row(tmp_path: Path) -> None:
-    """H55: what it calls its own trouble is `internal` in the drain, in the move's row and in what it stored."""
+    """H55: what it calls its own trouble is `internal` in the drain, the row and its figures."""
 
     async def odd(link: ScriptedLink, body: into.Freeze) -> object:
         items = tuple(FrozenItem(i.move, "frozen", 0, 0, code="of its own") for i in body.items)
