@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.deployment import REPO
+from tests.e2e.deployment import REPO, processes_of
 
 STOP_S = 60.0
 
@@ -29,13 +30,17 @@ def run_drill(script: str, folder: Path, *options: str) -> tuple[int, str, Any]:
     try:
         said = process.communicate()[0].decode()
     except BaseException:
-        # Only the drill itself ends the service that it has started.
+        # The drill itself knows best how to end the service that it has started.
         process.send_signal(signal.SIGINT)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        process.kill()
+        process.wait()
+        # All that it had started lies in the folder, and is named by it: a service is a session of its own.
+        for pid in processes_of(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         raise
+    assert not (left := processes_of(folder)), f"{script} left processes behind: {left}"
     assert [path.name for path in folder.iterdir()] == [report.name], said
     return process.returncode, said, json.loads(report.read_bytes())
