@@ -39,8 +39,8 @@ from swapd.failpoints import COMMIT_ORDER
 
 TRIES: Final = 3
 KINDS_IN_ORDER: Final[tuple[Kind, ...]] = ("patient", "hurried", "grace", "owner")
-OWNERS_TOKENS: Final = 2500
-"""A session that is still there when its device has been given back, and lent again."""
+OWNERS_TOKENS: Final = 1200
+"""A session that is still there when its owner has been seen, and it can be moved on."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -166,9 +166,13 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
 
 
 def _hangs_s(cell: Cell, pace: Pace) -> float:
-    """For how long a session may have to go on by itself, until the cell has seen what it waits for."""
-    hangs = {"target-stop": pace.stopped_s, "target-pause": pace.pause_s, "target-late": pace.stopped_s}
-    return hangs.get(cell.victim, 0.0)
+    """For how long a session decodes while its target hangs, until its move is given up."""
+    if cell.victim == "target-pause":
+        return pace.pause_s
+    if cell.victim != "target-stop" or cell.step not in "PRC":
+        return 0.0
+    copies = cell.step == "C" or (cell.step == "R" and cell.after)
+    return pace.stopped_s if copies else pace.timers["reserve_s"] + 1.0
 
 
 async def _reference(stage: Stage, plan: Plan) -> list[int]:

@@ -141,11 +141,12 @@ def _drain_cancelled(seen: Evidence) -> bool:
 
 def _moved_on(seen: Evidence) -> bool:
     """The commit stands, and the target's own drain moves the session away from there."""
-    if not completed(seen) or not _first(seen, "completed_native") or len(seen.moves) < 2:
+    if not completed(seen) or not _first(seen, "completed_native"):
         return False
-    further = seen.moves[1]
-    own = further.drain != seen.drain and further.source != seen.source
-    return own and further.outcome == "completed_native"
+    return any(
+        move.outcome == "completed_native" and move.drain != seen.drain and move.source != seen.source
+        for move in seen.moves[1:]
+    )
 
 
 _CHECKS: Final[dict[str, Callable[[Evidence], bool]]] = {
