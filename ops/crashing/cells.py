@@ -88,7 +88,7 @@ class Trial:
             self._faults += [Fault("other", f"{type(e).__name__}: {e}"[:2000]) for e in _leaves(group)]
         if any(fault.kind != "other" for fault in self._faults):
             self.reached = True  # whatever led to it, that must not be
-        result.faults = [tuple(fault) for fault in self._faults]
+        result.faults = [(fault.kind, fault.text) for fault in self._faults]
         result.took_s = time.monotonic() - began
         return result
 
