@@ -5,9 +5,11 @@ A move is borrowed for first (`borrow`); then it must be carried, for only that 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import trio
@@ -15,8 +17,9 @@ import trio
 from swapd import failpoints
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import EngineInfo
+from swapd.messages.from_worker import Done, EngineInfo
 from swapd.messages.generation import PARK, Owner
+from swapd.messages.to_worker import Cancel
 from swapd.migration.drains import DrainBook
 from swapd.migration.ends import end_reason
 from swapd.migration.loans import Loans
@@ -36,6 +39,10 @@ from swapd.sessions.table import SessionTable
 from swapd.store.moves import finish_move, plan_move
 from swapd.views import Outcome, SessionOutcome
 from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.migration")
+
+ASK_AGAIN_S: Final = 0.25
 
 
 class Carrier:
@@ -166,6 +173,24 @@ class Carrier:
                 result = msgspec.structs.replace(result, reason=str(why))
         book.note(result)
         self._record(name, result.outcome or "failed", result)
+        if how == "begun":
+            await self._dropped(session, source, epoch)
+
+    async def _dropped(self, session: LiveSession, owner: Owner, epoch: int) -> None:
+        """Return when an owner has nothing of a session any more, or is gone.
+
+        Till then its worker is not empty, and its drain must not say so.
+        """
+        link = self._links[owner.worker]
+        while link.is_owner(owner):
+            try:
+                await link.request(Cancel(session.id, epoch), Done, self._config.timers.rpc_s)
+                return
+            except SwapdError as error:
+                if error.code is not Code.TIMEOUT:
+                    log.warning("not dropped", extra={"session": session.id, "code": error.code})
+                    return
+                await self._table.wait_activity(ASK_AGAIN_S)
 
     async def _settle(self, wave: Wave, book: DrainBook | None) -> None:
         for move in wave.moves:

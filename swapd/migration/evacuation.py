@@ -63,7 +63,7 @@ class Evacuation:
         self.done = trio.Event()
         self._waves: list[Wave] = []
         self._beginning: dict[str, tuple[LiveSession, str]] = {}
-        """Sessions that begin anew just now, and where."""
+        """Sessions that begin anew, and where; until their old worker has dropped them."""
         self._table = table
         self._store = table.store
         self._recovery = recovery
@@ -83,6 +83,8 @@ class Evacuation:
         now = {session.id: SessionOutcome(session.id, None, None, "planned") for session in self._left()}
         now = {name: outcome for name, outcome in now.items() if name not in book.outcomes}
         for session, target in self._beginning.values():
+            if not session.recovering:
+                continue  # it has begun, and only its old worker is waited for
             owner = session.record.owner
             phase = Phase.COMMITTED if owner is not None and owner.worker == target else Phase.PLANNED
             now[session.id] = SessionOutcome(session.id, None, None, str(phase), target=target)
