@@ -94,6 +94,7 @@ class MigrationSupervisor:
             else None
         )
         self.quarantine = Quarantine(table, ledger, admission, links, wall)
+        recovery.on_rebuilt = self._rebuilt
         self._books: dict[str, DrainBook] = {}
         self._waves: dict[str, list[Wave]] = {}
         self._done: dict[str, trio.Event] = {}
@@ -306,6 +307,16 @@ class MigrationSupervisor:
                 reason = Code.SOURCE_LOST if book.mode == "native" else None
                 rebuilt = session.rebuilt_positions if session is not None else 0
                 book.ended(name, "completed_replay", reason, rebuilt)
+
+    def _rebuilt(self, session: LiveSession) -> None:
+        """What a replay cost is known, perhaps only after its drain is over."""
+        for book in self._books.values():
+            if not book.rebuilt(session.id, session.rebuilt_positions or 0):
+                continue
+            record = drain_record(book)
+            if book.over:
+                self._store.post(lambda db, record=record: save_drain(db, record), lambda _: None)
+            self.on_drain(book.view())
 
     async def _stored(self, session: str) -> LiveSession | None:
         """A session as it is, however long ago it ended; None once its retention is over."""
@@ -532,6 +543,7 @@ class MigrationSupervisor:
                 self.park.settle(move.id)
             self._note(book, move)
             if session.ended:
+                self._recovery.abandon(session)
                 continue
             if move.outcome == "failed":
                 # After the commit the target may be there and yet not have it: its link says nothing of that.
