@@ -13,6 +13,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -315,7 +316,7 @@ class MigrationSupervisor:
                 continue
             record = drain_record(book)
             if book.over:
-                self._store.post(lambda db, record=record: save_drain(db, record), lambda _: None)
+                self._store.post(partial(save_drain, drain=record), lambda _: None)
             self.on_drain(book.view())
 
     async def _stored(self, session: str) -> LiveSession | None:
