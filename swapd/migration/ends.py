@@ -101,8 +101,8 @@ def _leave_for_salvage(route: Route, move: Move, code: str) -> bool:
     session = move.session
     copied = move.phase in (Phase.PRECOPYING, Phase.FROZEN) and move.frontier > 0
     lost = code in (Code.SOURCE_LOST, Code.SESSION_UNKNOWN) and not route.source.is_owner(move.source)
-    wanted = session.record.allow_replay_fallback and not session.over and not route.parks
-    if not (copied and lost and wanted and route.target.is_owner(move.target)):
+    wanted = session.record.allow_replay_fallback and not route.parks
+    if not (copied and lost and wanted):
         return False
     session.salvage = Salvage(move.id, move.target, move.frontier)
     return True

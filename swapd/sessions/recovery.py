@@ -286,7 +286,6 @@ class Recovery:
         except SwapdError as error:
             log.error("session not resolved", extra={"session": session.id, "code": error.code})
         finally:
-            self.abandon(session)
             session.recovering = False
             session.wake()
             self._table.notify()

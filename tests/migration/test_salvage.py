@@ -12,6 +12,7 @@ from swapd.errors import Code
 from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.messages.generation import Owner
+from swapd.migration.ledger import CapacityLedger
 from swapd.store.drains import load_drain
 from swapd.views import SessionOutcome
 from tests.migration.test_supervisor import by_session, drained
@@ -29,11 +30,22 @@ async def leave(world: World, *deeds: Deed) -> SessionOutcome:
     return by_session(await drained(world, begun.id))["s"]
 
 
-async def test_a_session_goes_on_from_the_blocks_that_its_move_had_copied(tmp_path: Path) -> None:
+async def test_a_session_goes_on_from_the_blocks_that_its_move_had_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B24, H73: rebuilt on the move's target, only the rest computed; it is a replay all the same."""
+    freed: list[str] = []
+
+    def free(worker: str, session: str) -> None:
+        freed.append(worker)
+        CapacityLedger.free(world.ledger, worker, session)
+
     async with open_world(tmp_path) as world:
         session = await world.session(tokens=TOKENS, allow_replay_fallback=True)
+        monkeypatch.setattr(world.ledger, "free", free)
         outcome = await leave(world, loss)
+        # Nobody else could have been given its room in between.
+        assert set(freed) == {"a"}
         (start,) = world.bodies(into.Start, "b")
         (reserve,) = world.bodies(into.Reserve, "b")
         assert (start.salvage, start.epoch, start.spec) == (reserve.move, reserve.epoch, reserve.spec)
