@@ -257,7 +257,8 @@ def _after(each: SessionOutcome, over: bool) -> str:
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."
         case "completed_replay":
-            return f"{plural(each.recomputed_tokens, 'token')} computed again."
+            computed = each.recomputed_tokens
+            return "Being rebuilt." if computed is None else f"{plural(computed, 'token')} computed again."
         case "completed_redispatch":
             return "Nothing had come of it yet."
         case "parked":

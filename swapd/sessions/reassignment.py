@@ -7,6 +7,7 @@ session and decides again.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 
@@ -24,6 +25,8 @@ from swapd.sessions.table import SessionTable
 from swapd.store.ledger import assign_owner
 from swapd.worker.link import WorkerLink
 
+log = logging.getLogger("swapd.sessions.recovery")
+
 Note = Callable[[sqlite3.Connection, Owner], None]
 """Writes what is to be known of a change of owner, in the same transaction; it is told the new one."""
 
@@ -39,7 +42,7 @@ class Reassignment:
         admission: Admission,
         links: Mapping[str, WorkerLink],
     ) -> None:
-        self.replayed_tokens = 0
+        self.salvaged_tokens = 0
         self._config = config
         self._table = table
         self._store = table.store
@@ -108,12 +111,13 @@ class Reassignment:
         cold: bool = False,
         leaving: tuple[Owner | None, int] = (None, 0),
         unbegun: Note | None = None,
+        salvage: str = "",
     ) -> None:
         """Make `link` the owner, durably, and have it start from the transcript. Its room is charged already.
 
         `leaving`: the owner that drops it then, and its epoch. `cold` keeps the target from using what its
         prefix cache has. `unbegun`: only if nothing is accepted, which the store decides; it is written
-        beside the new owner.
+        beside the new owner. `salvage`: the move whose copied blocks the target has (B24).
 
         Raises `target_lost`, `epoch_stale`, and with `unbegun` `not_eligible`, before anything has changed;
         and whatever the worker refuses with, under a new epoch.
@@ -148,14 +152,15 @@ class Reassignment:
         if session.over:
             # Its end may have been told to the owner before this one.
             raise SwapdError(Code.ALREADY_FINISHED)
-        start = Start(spec, epoch, self._table.limit(session), outputs)
+        session.rebuild(epoch)
+        start = Start(spec, epoch, self._table.limit(session), outputs, salvage)
         try:
-            await link.request(start, Started, self._config.timers.decide_s)
+            started = await link.request(start, Started, self._config.timers.decide_s)
         except BaseException:
             link.tell(Cancel(session.id, epoch))  # whether it started is unknown
             raise
         session.begun_anew = not outputs
-        if outputs:
-            session.rebuilt_positions = len(session.record.prompt) + len(outputs) - 1
-            self.replayed_tokens += session.rebuilt_positions
+        self.salvaged_tokens += started.kept
+        if started.kept:
+            log.info("copied blocks taken up", extra={"session": session.id, "positions": started.kept})
         self._table.regrant(session)

@@ -70,7 +70,7 @@ async def test_what_has_not_begun_begins_at_the_target_whoever_drains_and_how(
         assert await outcomes(world) == [("completed_redispatch", None)]
         await world.until(lambda: world.supervisor.tally.moves.total() > 0)
         assert world.supervisor.tally.moves == {"completed_redispatch": 1}
-        assert world.recovery.again.replayed_tokens == 0
+        assert world.recovery.replayed_tokens == 0
         world.check_baseline()
 
 

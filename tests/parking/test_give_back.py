@@ -32,7 +32,7 @@ async def test_the_last_device_goes_free_and_its_session_comes_back_with_it(tmp_
         await lent.until(lambda: session.record.state == "running" and session.move is None)
         # The park's memory is overwritten after the session has left it.
         await lent.until(lambda: world.park is not None and world.park.room.at_rest)
-        assert (session.durable, world.recovery.again.replayed_tokens) == (10, 0)
+        assert (session.durable, world.recovery.replayed_tokens) == (10, 0)
         world.check_baseline()
 
 
@@ -87,4 +87,4 @@ async def test_only_who_may_be_rebuilt_is_rebuilt_on_an_unequal_worker(
         await lent.desk.take_back("of_a", TakeBack())
         await lent.until_state(lent.a, "free")
         assert session.view().state == ("running" if permitted else "parked")
-        assert bool(world.recovery.again.replayed_tokens) is permitted
+        assert bool(world.recovery.replayed_tokens) is permitted

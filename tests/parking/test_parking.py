@@ -39,7 +39,7 @@ async def test_a_session_without_a_worker_waits_in_memory_and_goes_on_where_it_w
         (stats,) = await world.rows("SELECT stats FROM moves WHERE outcome = 'completed_native'")
         back = msgspec.json.decode(stats[0], type=SessionOutcome)
         assert (back.reuse, back.recomputed_tokens) == (1.0, 0)
-        assert world.recovery.again.replayed_tokens == 0
+        assert world.recovery.replayed_tokens == 0
         assert len(room(world)) == 0
 
 

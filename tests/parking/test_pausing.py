@@ -50,7 +50,7 @@ async def test_after_the_grace_it_is_parked_and_it_comes_back_with_its_reader(
         world.table.reader_came(session)
         await resumed(world, session)
         assert session.received[: len(before)] == before
-        assert world.recovery.again.replayed_tokens == 0
+        assert world.recovery.replayed_tokens == 0
 
 
 @pytest.mark.parametrize(

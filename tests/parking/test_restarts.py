@@ -166,7 +166,7 @@ async def test_what_was_in_memory_alone_is_replayed_or_ends_with_its_cursor(
         if permitted:
             assert session.view().state == "running"
             assert session.received[: len(before)] == before
-            assert world.recovery.again.replayed_tokens == len(PROMPT) + len(before) - 1
+            assert world.recovery.replayed_tokens == len(PROMPT) + len(before) - 1
         else:
             assert (session.record.code, session.durable) == (Code.RECOVERY_UNAVAILABLE, len(before))
 
@@ -192,7 +192,7 @@ async def test_what_lost_its_kv_waits_for_a_device_as_before_and_is_replayed_the
         await world.until(lambda: session.durable > len(before) and not session.recovering)
         assert session.view().state == "running"
         assert session.received[: len(before)] == before
-        assert world.recovery.again.replayed_tokens == len(PROMPT) + len(before) - 1
+        assert world.recovery.replayed_tokens == len(PROMPT) + len(before) - 1
 
 
 async def test_a_source_that_still_has_it_frozen_takes_it_back(tmp_path: Path) -> None:

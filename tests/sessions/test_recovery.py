@@ -233,7 +233,7 @@ async def test_one_lost_worker_with_a_session_that_permits_replay_and_one_that_d
         assert not permits.ended
         assert (permits.record.epoch, len(world.bodies(into.Start))) == (2, 1)
         assert world.recovery.outcomes == {"replayed": 1, "failed": 1}
-        assert world.recovery.again.replayed_tokens == 8
+        assert world.recovery.replayed_tokens == 8
         world.check_baseline()
 
 
@@ -244,7 +244,7 @@ async def test_a_session_that_has_shown_nothing_needs_no_permission(tmp_path: Pa
         world.a.be_born()
         await attach(world)
         assert world.bodies(into.Start)[0].outputs == ()
-        assert world.recovery.again.replayed_tokens == 0
+        assert world.recovery.replayed_tokens == 0
         assert not session.over
         world.check_baseline()
 
