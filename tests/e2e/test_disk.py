@@ -22,7 +22,7 @@ from tests.store.disks import failing_fsync, small_disk
 
 MIB = 1 << 20
 SIM = "[sim]\nstep_ms = 10.0\n[timers]\nheartbeat_s = 0.25\n"
-COUNT = 300
+COUNT = 500
 WINDOW = 8
 
 pytestmark = pytest.mark.timeout(120)

@@ -140,8 +140,9 @@ async def answering(running: Deployment) -> AsyncIterator[None]:
 
 async def check_refused(running: Deployment) -> None:
     """R59, R60: what needs the device is refused; the other device is lent as ever."""
-    view = await device(running, "core1")
-    assert (view["state"], view["admitting"], view["readings"]) == ("lent", True, "ok")
+    # On a busy machine a look at the cores may come too early after the one before, and the next is good.
+    view = await until(running, "core1", last_ok)
+    assert (view["state"], view["admitting"]) == ("lent", True)
     status, answer = await running.client.request("GET", "/readyz")
     assert status == 503
     assert answer["reasons"] == ["no_readings:gpu"]
