@@ -29,7 +29,7 @@ def collected() -> set[str]:
 
 @contextmanager
 def none_left_open() -> Iterator[None]:
-    """The block leaves no descriptor open. One of before that somebody else closes meanwhile does not count."""
+    """The block leaves no descriptor open. One of before that is closed meanwhile does not count."""
     before = collected()
     yield
     left = open_files() - before

@@ -30,9 +30,10 @@ async def test_a_driver_that_hangs_fails_its_own_readings_only_and_recovers(
 ) -> None:
     """A 60 s hang: the GPU's readings fail, those of other devices go on; nobody restarts swapd."""
     gpu, cpu = Heard(), Heard()
-    async with running(folder, cpu), running(
-        folder, gpu, kind="nvml", devices=GPU, deadline_s=HANGS_S
-    ) as link:
+    async with (
+        running(folder, cpu),
+        running(folder, gpu, kind="nvml", devices=GPU, deadline_s=HANGS_S) as link,
+    ):
         await gpu.result("ok", "gpu")
         hung = await pid_of(link)
         driver.set(hang={HANG: 60.0})
