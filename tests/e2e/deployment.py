@@ -291,7 +291,7 @@ class Deployment:
         """The worker that owns a session."""
         return str((await self.call("GET", f"/v1/sessions/{session}"))["worker"])
 
-    async def wait_settled(self, within_s: float = 20.0) -> dict[str, Any]:
+    async def wait_settled(self, within_s: float = 60.0) -> dict[str, Any]:
         """Worker views once nothing runs, is held, frozen or reserved anywhere and heartbeats say so."""
         with trio.fail_after(within_s):
             while True:

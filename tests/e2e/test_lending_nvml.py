@@ -54,7 +54,8 @@ sustain_s = 3600.0
 step_ms = 20.0
 
 [timers]
-freeze_s = 5.0
+rpc_s = 20.0
+freeze_s = 20.0
 prepare_s = 10.0
 heartbeat_s = 0.25
 dead_s = 60.0

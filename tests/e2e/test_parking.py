@@ -54,7 +54,7 @@ async def lend_all(running: Deployment) -> None:
 async def sessions_are(running: Deployment, *states: str) -> Any:
     """The nonterminal sessions once their states are these."""
     views: Any = None
-    with trio.move_on_after(20):
+    with trio.move_on_after(60):
         while True:
             views = (await running.call("GET", "/v1/sessions"))["sessions"]
             if sorted(view["state"] for view in views) == sorted(states):

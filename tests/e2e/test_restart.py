@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 async def deployed(dead_s: float, step_ms: float = 10.0) -> AsyncIterator[Deployment]:
     """A deployment of a test's own, in which a silent worker counts as dead after `dead_s`."""
     sim = f"[sim]\nstep_ms = {step_ms}\nblocks = 16384\n"
-    timers = f"[timers]\nheartbeat_s = 0.25\nsuspect_s = {dead_s / 2}\ndead_s = {dead_s}\n"
+    timers = f"[timers]\nrpc_s = 5.0\nheartbeat_s = 0.25\nsuspect_s = {dead_s / 2}\ndead_s = {dead_s}\n"
     deployment = Deployment("sim", extra=sim + timers)
     try:
         await deployment.start()

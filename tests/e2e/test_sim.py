@@ -31,6 +31,7 @@ EXTRA = f"""
 step_ms = {STEP_MS}
 
 [timers]
+rpc_s = 5.0
 freeze_s = 5.0
 prepare_s = 10.0
 heartbeat_s = 0.25
@@ -193,7 +194,7 @@ async def test_a_coordinator_killed_at_any_time_loses_nothing(
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
     if drain is not None:
         # It goes on after the restart, and opens the worker at its end (H65, decision 10).
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (view := await running.call("GET", f"/v1/drains/{drain}"))["state"] == "running":  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert view["state"] == "drained"
