@@ -32,6 +32,7 @@ from ops.crashing.pace import PACES, Pace
 from ops.crashing.reader import Reader
 from ops.crashing.report import summary, table
 from ops.crashing.stage import Stage
+from ops.leaking.pace import PATIENT
 from ops.soaking.clients import Plan
 from ops.soaking.rounds import leaves
 from swapd.failpoints import COMMIT_ORDER
@@ -64,11 +65,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--step-ms", type=float, default=4.0, help="of the sim engine (4)")
     parser.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
     parser.add_argument(
+        "--patient",
+        action="store_true",
+        help="long timers, so that a busy machine aborts no move; not for cells that stop a process",
+    )
+    parser.add_argument(
         "--break", dest="broken", choices=(COMMIT_ORDER,), help="break swapd on purpose: the drill must fail"
     )
     parser.add_argument("--json", type=Path, help="write all results here")
     parser.add_argument("--keep", action="store_true", help="keep the private folder with its logs")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    cells = options.cells or all_cells()
+    if options.patient and any(cell.victim.endswith(("-stop", "-pause", "-late")) for cell in cells):
+        parser.error("--patient needs --cells in which no process is stopped until a timer ends")
+    return options
 
 
 def _cells(text: str) -> list[Cell]:
@@ -85,7 +95,8 @@ async def _main(options: argparse.Namespace) -> int:
         print("\n".join(f"{cell.name}: {' or '.join(cell.allowed)}" for cell in cells))
         return 0
     began = time.monotonic()
-    stage = Stage(options.engine, options.model, options.step_ms)
+    patient = PATIENT if options.patient else None
+    stage = Stage(options.engine, options.model, options.step_ms, patient)
     if options.broken:
         stage.break_order(options.broken)
     results: list[CellResult] = []

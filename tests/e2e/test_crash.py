@@ -13,6 +13,7 @@ import pytest
 
 from ops.crashing.judge import Evidence, MoveRow, compare, judge
 from ops.crashing.matrix import MATRIX, STEPS, Cell, all_cells, chosen
+from ops.drill_crash import main
 from tests.e2e.deployment import REPO
 
 CELLS = "V:target,K:store-after,V:cancel"
@@ -36,7 +37,7 @@ def drill(folder: Path, *options: str) -> tuple[int, str, list[Any]]:
 @pytest.mark.timeout(120)
 def test_a_crash_at_a_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """H16, H18, H69, H71, H147, H160: a few cells; the whole matrix is a command."""
-    code, said, cells = drill(tmp_path, f"--cells={CELLS}")
+    code, said, cells = drill(tmp_path, "--patient", f"--cells={CELLS}")
     assert code == 0, said
     assert {cell["name"]: cell["class_"] for cell in cells} == {
         "V:target": "RH",
@@ -49,10 +50,19 @@ def test_a_crash_at_a_step_loses_and_doubles_nothing(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_broken_order_of_commit_and_release_makes_the_drill_fail(tmp_path: Path) -> None:
     """H68: released before the commit, a coordinator's crash loses the session; the drill says so."""
-    code, said, [cell] = drill(tmp_path, "--cells=K:coordinator:no-replay", "--break=commit_order")
+    code, said, [cell] = drill(
+        tmp_path, "--patient", "--cells=K:coordinator:no-replay", "--break=commit_order"
+    )
     assert code == 1, said
     assert "lost" in {kind for kind, _ in cell["faults"]}
     assert "drill_crash: FAILED: 1 cells, 1 lost" in said
+
+
+def test_a_stopped_process_is_not_waited_for_with_long_timers(capsys: pytest.CaptureFixture[str]) -> None:
+    for cells in ([], ["--cells=R:target-stop"]):
+        with pytest.raises(SystemExit):
+            main(["--patient", *cells])
+        assert "--patient needs --cells" in capsys.readouterr().err
 
 
 def moved(*outcomes: tuple[str, str | None, str], state: str = "completed", **told: Any) -> Evidence:
