@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -29,8 +31,13 @@ def collected() -> set[str]:
 
 @contextmanager
 def none_left_open() -> Iterator[None]:
-    """The block leaves no descriptor open. One of before that is closed meanwhile does not count."""
-    before = collected()
+    """The block ends with no more open descriptors of any kind than it began with."""
+    before = _kinds(collected())
     yield
-    left = open_files() - before
+    left = _kinds(open_files()) - before
     assert not left, left
+
+
+def _kinds(files: set[str]) -> Counter[str]:
+    """How many there are of each: files by name, and sockets, pipes and the like, which have none."""
+    return Counter(re.sub(r":\[\d+\]$", "", each.partition(" ")[2]) for each in files)
