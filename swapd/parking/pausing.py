@@ -16,7 +16,7 @@ import trio
 
 from swapd.errors import SwapdError
 from swapd.migration.move import Move
-from swapd.migration.supervisor import MigrationSupervisor
+from swapd.parking.passage import Passage
 from swapd.sessions.live import LiveSession
 from swapd.sessions.table import SessionTable
 
@@ -37,9 +37,9 @@ def is_idle(session: LiveSession, now: float, grace_s: float) -> bool:
 class Pausing:
     """Parks paused sessions. `run` owns the tasks of their moves."""
 
-    def __init__(self, table: SessionTable, supervisor: MigrationSupervisor, grace_s: float) -> None:
+    def __init__(self, table: SessionTable, passage: Passage, grace_s: float) -> None:
         self._table = table
-        self._supervisor = supervisor
+        self._passage = passage
         self._grace_s = grace_s
         self._not_before: dict[str, float] = {}
         """When to try again for a session whose move came to nothing."""
@@ -50,7 +50,7 @@ class Pausing:
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    moves = self._supervisor.set_aside(list(self._idle()))
+                    moves = self._passage.set_aside(list(self._idle()))
                     for source, group in moves.items():
                         nursery.start_soon(self._carry, source, group)
                     await trio.sleep(LOOK_EVERY_S)
@@ -68,7 +68,7 @@ class Pausing:
                 yield session
 
     async def _carry(self, source: str, moves: list[Move]) -> None:
-        await self._supervisor.carry_aside(source, moves)
+        await self._passage.carry_aside(source, moves)
         for move in moves:
             if move.outcome != "parked":
                 self._not_before[move.session.id] = trio.current_time() + RETRY_S
