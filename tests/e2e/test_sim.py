@@ -270,7 +270,8 @@ trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
 
 async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) -> None:
     """H49, H97, H210 in small: blocks, regions, descriptors and threads of every process are as before."""
-    session = await running.create(prompt(5), 4000, on_disconnect="continue")
+    # So long that it outlives the drains on the slowest machine.
+    session = await running.create(prompt(5), 16_000, on_disconnect="continue")
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
 
@@ -290,7 +291,7 @@ async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) 
             assert threads <= before[name][1] + 4, (name, before, after)
         await running.call("DELETE", f"/v1/sessions/{session}")
     got = readings[0].tokens
-    assert got == reference(prompt(5), 4000)[: len(got)]
+    assert got == reference(prompt(5), len(got))
     views = await running.wait_settled()
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
 
