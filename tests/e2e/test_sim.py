@@ -268,6 +268,7 @@ trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
         await trio.to_thread.run_sync(deployment.close)
 
 
+@pytest.mark.timeout(400)
 async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) -> None:
     """H49, H97, H210 in small: blocks, regions, descriptors and threads of every process are as before."""
     # So long that it outlives the drains on the slowest machine.
