@@ -254,7 +254,8 @@ def _after(each: SessionOutcome, over: bool) -> str:
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."
         case "completed_replay" | "completed_redispatch":
-            return f"{plural(each.recomputed_tokens, 'token')} computed again."
+            computed = each.recomputed_tokens
+            return "Being rebuilt." if computed is None else f"{plural(computed, 'token')} computed again."
         case "parked":
             return "In host memory until a worker has room."
         case None:
