@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, Final
@@ -46,13 +47,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if inspect.iscoroutinefunction(item.obj) and not hasattr(item.obj, "hypothesis"):
         marker = item.get_closest_marker("timeout")
         limit_s = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
-        item.obj = _ended_after(item.obj, OWN_SHARE * limit_s)
+        item.obj = _ended_by(item.obj, time.monotonic() + OWN_SHARE * limit_s)
 
 
-def _ended_after(test: Callable[..., Awaitable[Any]], limit_s: float) -> Callable[..., Awaitable[Any]]:
+def _ended_by(test: Callable[..., Awaitable[Any]], end: float) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(test)
     async def ended(**fixtures: Any) -> None:
-        with trio.fail_after(limit_s):
+        # What its fixtures took counts, as it does for pytest-timeout.
+        with trio.fail_after(max(end - time.monotonic(), 0.0)):
             await test(**fixtures)
 
     return ended
