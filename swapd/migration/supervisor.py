@@ -302,6 +302,8 @@ class MigrationSupervisor:
                 book.ended(name, "cancelled", Code.SESSION_CANCELLED)
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            elif state == "parked":
+                book.ended(name, "parked", Code.PARK_FULL)  # no move took it there: it waits without its KV
             else:
                 reason = Code.SOURCE_LOST if book.mode == "native" else None
                 rebuilt = session.rebuilt_positions if session is not None else 0
@@ -424,12 +426,20 @@ class MigrationSupervisor:
         """Whether the park would take a session, now or soon."""
         return self._gate is not None and self._gate.could_take(session)
 
+    def is_over_quota(self, session: LiveSession) -> bool:
+        """Whether a session stays where it is for want of room in the park; a drain decides about its own."""
+        owner = session.record.owner
+        drains = owner is not None and self.draining(owner.worker) is not None
+        return self._gate is not None and not drains and self._gate.is_full(session)
+
     def waits(self, session: LiveSession) -> Code | None:
         """Why a session makes no token now: it is held, or parked and may go to no worker."""
         if session.over or session.recovering or session.move is not None:
             return None
         if not session.producing:
             return Code.NO_READER
+        if session.waits_to_replay:
+            return Code.TARGET_FULL  # it goes on as soon as any worker has room
         parked = session.record.state == "parked"
         return self._gate.waits_for(session) if parked and self._gate is not None else None
 
