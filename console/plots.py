@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from swapd.views import TrendPoint
+from swapd.device_views import TrendPoint
 
 WIDTH: Final = 600
 HEIGHT: Final = 100

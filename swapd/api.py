@@ -9,35 +9,37 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
+from swapd.device_views import (
+    ActivityView,
+    DeviceEvent,
+    DeviceView,
+    LearningView,
+    SamplePoint,
+    TakeBack,
+    TrendPoint,
+)
 from swapd.messages.from_worker import ScheduleLog
 from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
     DRAINS_SHOWN,
-    ActivityView,
     Caller,
     ConsoleLink,
     DebugView,
-    DeviceEvent,
-    DeviceView,
     DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
-    LearningView,
     NewSession,
     NewSignIn,
     PreflightView,
     Readiness,
     ReconciliationView,
     Role,
-    SamplePoint,
     SessionView,
     SignedIn,
     StatusView,
     Switch,
     SwitchesView,
-    TakeBack,
-    TrendPoint,
     WorkerView,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from swapd.device_views import DeviceEvent
 from swapd.messages.from_worker import Inventory, Tokens
 from swapd.messages.generation import Owner
 from swapd.messages.to_worker import Grant
@@ -12,7 +13,7 @@ from swapd.ops.bus import EventBus
 from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
-from swapd.views import DeviceEvent, DrainView
+from swapd.views import DrainView
 from swapd.worker.link import WorkerLink
 
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from swapd.device_views import DeviceView, ProfileView
 from swapd.distribution import Spread
 from swapd.log import log_statistics
 from swapd.metrics import DEVICE, METRICS, OTHER, MetricType
@@ -24,7 +25,6 @@ from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
-from swapd.views import DeviceView, ProfileView
 from swapd.worker.link import WorkerLink
 
 

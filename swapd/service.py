@@ -19,6 +19,15 @@ import swapd
 from swapd.activity.keeper import ActivityKeeper
 from swapd.api import Archive
 from swapd.config import Config
+from swapd.device_views import (
+    ActivityView,
+    DeviceEvent,
+    DeviceView,
+    LearningView,
+    SamplePoint,
+    TakeBack,
+    TrendPoint,
+)
 from swapd.diagnostics.desk import Diagnostics
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
@@ -48,28 +57,21 @@ from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
     DRAINS_SHOWN,
-    ActivityView,
     Caller,
     DebugView,
-    DeviceEvent,
-    DeviceView,
     DiagnosticsView,
     DrainMode,
     DrainOrigin,
     DrainView,
-    LearningView,
     NewSession,
     PreflightView,
     QuarantineView,
     Readiness,
     ReconciliationView,
-    SamplePoint,
     SessionView,
     StatusView,
     Switch,
     SwitchesView,
-    TakeBack,
-    TrendPoint,
     WorkerView,
 )
 from swapd.worker.link import WorkerLink

@@ -10,37 +10,39 @@ from typing import Any
 import msgspec
 
 from swapd.api import Archive
+from swapd.device_views import (
+    Absorption,
+    ActivityView,
+    DeviceActivity,
+    DeviceEvent,
+    DeviceView,
+    GiveBackView,
+    LearnedProfile,
+    LearningView,
+    ProfileView,
+    SamplePoint,
+    TakeBack,
+    TakenBack,
+    TrendPoint,
+)
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import check_take_back
 from swapd.settings.file import FileNow
 from swapd.settings.showing import settings_view
 from swapd.settings.views import SettingsChange, SettingsPreview, SettingsView
 from swapd.views import (
-    Absorption,
-    ActivityView,
     Caller,
     DebugView,
-    DeviceActivity,
-    DeviceEvent,
-    DeviceView,
     DiagnosticsView,
     DrainView,
-    GiveBackView,
-    LearnedProfile,
-    LearningView,
     LogLine,
     PartView,
-    ProfileView,
     Readiness,
     ReconciliationView,
-    SamplePoint,
     SessionView,
     StatusView,
     Switch,
     SwitchesView,
-    TakeBack,
-    TakenBack,
-    TrendPoint,
     WorkerView,
 )
 from tests.settings.files import GOOD, parsed

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swapd.views import ProfileView, TakeBack
+from swapd.device_views import ProfileView, TakeBack
 from tests.lent_devices import GIVEN_BACK, lent_device
 from tests.test_cli import WAIT_S, Running, until
 

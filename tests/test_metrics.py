@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from swapd.config import LimitConfig
+from swapd.device_views import GiveBackView
 from swapd.errors import Code, SwapdError
 from swapd.lending.view import device_view
 from swapd.messages.from_worker import TokenRun, Tokens
@@ -19,7 +20,7 @@ from swapd.scrape import Scrape, UnknownLabel, put_device
 from swapd.sessions.record import MoveRecord
 from swapd.store.ledger import assign_owner
 from swapd.store.moves import plan_move
-from swapd.views import Caller, GiveBackView, NewSession
+from swapd.views import Caller, NewSession
 from tests.lending.test_view import config, device, summary
 from tests.migration.world import ScriptedLink, open_world
 from tests.test_service import OPERATOR, service

@@ -10,16 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
+from swapd.device_views import DeviceEvent, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.service import SwapdService
 from swapd.store.devices import add_device_event, add_samples
-from swapd.views import (
-    Caller,
-    DeviceEvent,
-    NewSession,
-    SamplePoint,
-    TakeBack,
-)
+from swapd.views import Caller, NewSession
 from tests.lending.desk_double import DeskDouble
 from tests.lending.test_view import device, unfinished
 from tests.migration.world import World, open_world

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from swapd.api import Service
+from swapd.device_views import TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.messages.to_worker import Schedule
 from swapd.settings.views import SettingsChange
 from swapd.signin.door import CALLERS
-from swapd.views import Caller, NewSession, TakeBack
+from swapd.views import Caller, NewSession
 from tests.migration.world import refusal
 from tests.test_service_devices import lending
 

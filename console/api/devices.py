@@ -10,8 +10,8 @@ from console import auth
 from console.body import read_optional_json
 from console.errors import reply
 from swapd.api import Service
+from swapd.device_views import TakeBack
 from swapd.errors import Code, SwapdError
-from swapd.views import TakeBack
 
 
 class DeviceRoutes:

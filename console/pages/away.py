@@ -14,9 +14,9 @@ from console.phrases import clock
 from console.visitors import Visitor, visitor
 from swapd.activity.view import times_text
 from swapd.api import Service
+from swapd.device_views import ActivityView
 from swapd.errors import Code, SwapdError
 from swapd.lending.reasons import Why
-from swapd.views import ActivityView
 
 DAY_S: Final = 86_400.0
 PICTURE_WIDTH: Final = 600.0

@@ -16,7 +16,7 @@ from console.phrases import duration, percent
 from console.plots import Bars, bars, load_plot
 from console.visitors import Visitor, visitor
 from swapd.api import Service
-from swapd.views import LearnedProfile, LearningView
+from swapd.device_views import LearnedProfile, LearningView
 
 SPAN_S: Final = 6 * 3600.0
 PICTURE_POINTS: Final = 360

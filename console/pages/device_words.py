@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 from console.phrases import clock, duration, plural
+from swapd.device_views import DeviceView
 from swapd.lending.reasons import Why
-from swapd.views import DeviceView
 
 Tone = Literal["lent", "yours", "rising", "waiting", "wrong"]
 """The look of a state; never alone: a word and a sign go with it."""

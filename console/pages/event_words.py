@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from console.phrases import duration
-from swapd.views import DeviceEvent
+from swapd.device_views import DeviceEvent
 
 _KINDS: Final = {
     "engaged": "Your work came first",

@@ -23,8 +23,9 @@ from console.pages.layout import Layout, see_other
 from console.plots import LoadPlot, load_plot
 from console.visitors import Visitor, visitor
 from swapd.api import Service
+from swapd.device_views import DeviceView, TakeBack
 from swapd.errors import Code, SwapdError
-from swapd.views import DeviceView, StatusView, TakeBack, WorkerView
+from swapd.views import StatusView, WorkerView
 
 PLOT_SPAN_S: Final = 3600.0
 PLOT_POINTS: Final = 120

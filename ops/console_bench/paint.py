@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,6 +23,9 @@ ARGUMENTS: Final = (
     "--disable-sync",
 )
 PAINT_MS: Final = 10_000
+SETTLED_S: Final = 1.0
+"""A fresh profile is a new window, and for most of a second that loads the browser's own pages beside ours:
+its address bar's pop-up is one. Two cores would be shared with that; a trace showed 30 to 60 ms of it."""
 _PAINTED: Final = """() => new Promise(done => {
   const first = () => performance.getEntriesByName('first-contentful-paint')[0];
   if (first()) return done(first().startTime);
@@ -81,6 +85,7 @@ def _open(browser: Browser, address: str, token: str) -> tuple[float, int]:
     try:
         page = context.new_page()
         page.set_default_timeout(PAINT_MS)
+        time.sleep(SETTLED_S)
         answer = page.goto(address)
         if answer is None or not answer.ok:
             raise NoBrowser(f"{address} answered {answer.status if answer else 'nothing'}")

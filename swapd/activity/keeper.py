@@ -18,6 +18,7 @@ import trio
 from swapd.activity.lent_time import LentTime
 from swapd.activity.view import activity_view, step_of
 from swapd.activity.visits import Visits
+from swapd.device_views import ActivityView
 from swapd.errors import Code, SwapdError
 from swapd.lending.device import LentDevice
 from swapd.store.activity import (
@@ -30,7 +31,6 @@ from swapd.store.activity import (
 )
 from swapd.store.meta import load_visits, save_visits
 from swapd.store.writer import Store
-from swapd.views import ActivityView
 
 LOOK_EVERY_S: Final = 1.0
 """How exact lent time is, for each time that a device begins or ends to be lent."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from swapd.device_views import ActivityStep, ActivityView, DeviceActivity
 from swapd.lending.reasons import Why
-from swapd.views import ActivityStep, ActivityView, DeviceActivity
 
 OWNERS_NEED: Final = frozenset(
     map(str, (Why.PRESSURE, Why.OWNER_PROCESS, Why.OWNER_MEMORY, Why.GAME, Why.OWNER_PRESENT))

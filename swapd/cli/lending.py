@@ -15,8 +15,8 @@ from swapd.cli.boundary import EXIT_INTERRUPTED, EXIT_NOT_AS_ASKED, refusals_as_
 from swapd.errors import Code, SwapdError
 
 if TYPE_CHECKING:
+    from swapd.device_views import DeviceView, TakeBack
     from swapd.ops.client import OpsClient
-    from swapd.views import DeviceView, TakeBack
 
 POLL_S: Final = 0.2
 UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -83,7 +83,7 @@ def take_back(
     import trio
 
     from swapd.cli import output
-    from swapd.views import TakeBack
+    from swapd.device_views import TakeBack
 
     where = place.find(config, socket_dir).socket_dir
     request = TakeBack(for_s=for_s, until=until)

@@ -9,14 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from swapd.views import (
-    DeviceView,
-    DrainView,
-    ReconciliationView,
-    SessionView,
-    SwitchesView,
-    WorkerView,
-)
+from swapd.device_views import DeviceView
+from swapd.views import DrainView, ReconciliationView, SessionView, SwitchesView, WorkerView
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from swapd.views import DeviceView, PartView, PartWord, ReconciliationView, WorkerView
+from swapd.device_views import DeviceView
+from swapd.views import PartView, PartWord, ReconciliationView, WorkerView
 
 GIB: Final = 1 << 30
 

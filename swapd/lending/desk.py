@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import trio
 
 from swapd.config import Config
+from swapd.device_views import GiveBackView, TakeBack, TakenBack
 from swapd.errors import Code, SwapdError
 from swapd.lending.device import LentDevice
 from swapd.lending.diary import Diary
@@ -35,7 +36,6 @@ from swapd.sessions.admission import Admission
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.store.devices import device_events, last_give_back, load_take_backs, save_take_back
-from swapd.views import GiveBackView, TakeBack, TakenBack
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.lending")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from swapd.config import DeviceConfig
+from swapd.device_views import GiveBackView, TakenBack
 from swapd.lending.reasons import Why
 from swapd.messages.sampler import Measurement
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.reading import Attendance, Decision
-from swapd.views import GiveBackView, TakenBack
 
 DeviceState = Literal["lent", "refused", "vacating", "free", "returning"]
 

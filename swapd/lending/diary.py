@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from swapd.device_views import DeviceEvent, GiveBackView
 from swapd.store.devices import add_device_event, save_give_back
 from swapd.store.writer import Store
-from swapd.views import DeviceEvent, GiveBackView
 
 log = logging.getLogger("swapd.lending")
 

@@ -19,6 +19,7 @@ import msgspec
 import trio
 
 from swapd.config import Config
+from swapd.device_views import GiveBackView
 from swapd.errors import Code, SwapdError
 from swapd.lending.cores import OtherCores
 from swapd.lending.device import LentDevice
@@ -31,7 +32,7 @@ from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
-from swapd.views import DrainOrigin, GiveBackView
+from swapd.views import DrainOrigin
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.lending")

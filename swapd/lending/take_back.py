@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from swapd.device_views import TakeBack
 from swapd.errors import Code, SwapdError
-from swapd.views import TakeBack
 
 MAX_TAKE_BACK_S: Final = 30 * 86400.0
 """Longer is "until told": a forgotten number must not lend a device in half a year."""

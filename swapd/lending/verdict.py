@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from swapd.config import OwnerConfig
+from swapd.device_views import TakenBack
 from swapd.lending.device import Verdict
 from swapd.lending.reasons import GIVE_BACK, Why
 from swapd.messages.sampler import Measurement
 from swapd.pressure.bounds import gap_limit_s
 from swapd.pressure.reading import Attendance, Decision
-from swapd.views import TakenBack
 
 RETRY_DEFAULT_S: Final = 30.0
 """`Retry-After` where nothing tells how long a reason will last."""

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple, TypeVar
 from msgspec import UNSET, UnsetType
 
 from swapd.config import Config, PressureConfig
+from swapd.device_views import Absorption, DeviceView, LearnedProfile, LearningView, ProfileView, TakenBack
 from swapd.lending.device import LentDevice, Verdict
 from swapd.lending.reasons import Why
 from swapd.pressure.absorption import absorbed_after_s
 from swapd.pressure.bounds import effective_cap_pct, fixed_threshold_pct, gap_limit_s
 from swapd.pressure.reading import Profile, ProfileSummary
 from swapd.pressure.texts import fixed_text, threshold_text
-from swapd.views import Absorption, DeviceView, LearnedProfile, LearningView, ProfileView, TakenBack
 
 T = TypeVar("T")
 

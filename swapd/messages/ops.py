@@ -11,23 +11,20 @@ from typing import Final
 
 import msgspec
 
+from swapd.device_views import DeviceEvent, DeviceView, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
 from swapd.views import (
     DebugView,
-    DeviceEvent,
-    DeviceView,
     DrainMode,
     DrainView,
     NewSession,
     Readiness,
     ReconciliationView,
     Role,
-    SamplePoint,
     SessionView,
     Switch,
     SwitchesView,
-    TakeBack,
     WorkerView,
 )
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import trio
 import zmq
 
+from swapd.device_views import DeviceEvent, DeviceView, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.messages import ops
 from swapd.messages.from_worker import StepRecord
@@ -21,18 +22,14 @@ from swapd.transport.paths import ipc_endpoint
 from swapd.transport.sockets import TrioSocket, open_socket
 from swapd.views import (
     DebugView,
-    DeviceEvent,
-    DeviceView,
     DrainMode,
     DrainView,
     NewSession,
     ReconciliationView,
     Role,
-    SamplePoint,
     SessionView,
     Switch,
     SwitchesView,
-    TakeBack,
     WorkerView,
 )
 

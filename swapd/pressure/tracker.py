@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from swapd.config import Config
+from swapd.device_views import SamplePoint
 from swapd.lending.device import LentDevice
 from swapd.messages.sampler import Measurement
 from swapd.pressure.debug_window import DebugWindow
@@ -21,7 +22,6 @@ from swapd.pressure.reading import Attendance, Decision, Profile, Reading, readi
 from swapd.pressure.restoring import NotRestored, Restored
 from swapd.store.devices import SAMPLES_KEPT_S, add_samples, prune_samples
 from swapd.store.writer import Store
-from swapd.views import SamplePoint
 
 __all__ = ["CalibrationKeeper", "PressureTracker", "TrackerStatistics", "reading_of"]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from swapd.config import OwnerConfig, PressureConfig
+from swapd.device_views import SamplePoint
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.reading import Profile, ProfileState, reading_from
 from swapd.pressure.replay import Totals
 from swapd.pressure.restoring import same_ignore_list
 from swapd.settings.fields import FIELDS, PRESSURE
 from swapd.settings.views import DevicePreview, Replayed
-from swapd.views import SamplePoint
 
 CHECK_EVERY: Final = 256
 """Readings between two looks at whether anybody still waits."""

@@ -8,14 +8,8 @@ from typing import Final
 
 import msgspec
 
+from swapd.device_views import DeviceEvent, GiveBackView, SamplePoint, TakenBack, TrendPoint
 from swapd.store.activity import add_activity
-from swapd.views import (
-    DeviceEvent,
-    GiveBackView,
-    SamplePoint,
-    TakenBack,
-    TrendPoint,
-)
 
 SAMPLES_KEPT_S: Final = 6 * 3600.0
 EVENTS_KEPT: Final = 1000

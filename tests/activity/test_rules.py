@@ -7,8 +7,8 @@ import pytest
 from swapd.activity.lent_time import LentTime
 from swapd.activity.view import activity_view, duration_text, sentence, step_of, times_text
 from swapd.activity.visits import AWAY_S, Visits
+from swapd.device_views import ActivityStep
 from swapd.store.activity import Recorded
-from swapd.views import ActivityStep
 
 
 def test_lent_time_is_that_between_two_looks_that_found_it_lent() -> None:

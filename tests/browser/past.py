@@ -13,12 +13,12 @@ from contextlib import closing
 from typing import Final
 
 from swapd.config import PressureConfig
+from swapd.device_views import DeviceEvent, GiveBackView, SamplePoint
 from swapd.pressure.cache import Entry, encode_cache, encode_profile
 from swapd.pressure.calibration import DevicePressure
 from swapd.store.activity import add_activity
 from swapd.store.devices import add_device_event, add_samples, save_give_back
 from swapd.store.schema import migrate
-from swapd.views import DeviceEvent, GiveBackView, SamplePoint
 from tests.browser.machine import CARDS, Machine
 
 HOUR_S: Final = 3600.0

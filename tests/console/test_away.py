@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from console.pages.away import OUTCOMES, REASONS
+from swapd.device_views import ActivityStep, DeviceActivity
 from swapd.lending.reasons import GIVE_BACK
-from swapd.views import ActivityStep, DeviceActivity, Outcome
+from swapd.views import Outcome
 from tests.console.browser import Browser
 
 HOSTILE = "<script>alert(1)</script>"

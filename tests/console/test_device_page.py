@@ -10,7 +10,7 @@ import pytest
 
 from console.pages.event_words import event_words
 from console.plots import HEIGHT, bars
-from swapd.views import Absorption, DeviceEvent, LearningView, TrendPoint
+from swapd.device_views import Absorption, DeviceEvent, LearningView, TrendPoint
 from tests.console.service_double import OPERATOR, TENANT
 from tests.lent_devices import lent_device
 

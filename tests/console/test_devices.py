@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from swapd.device_views import DeviceEvent, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
-from swapd.views import DeviceEvent, SamplePoint, TakeBack
 from tests.console.client import Client
 from tests.console.service_double import OPERATOR, TENANT, ServiceDouble
 from tests.lent_devices import lent_device

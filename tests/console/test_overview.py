@@ -10,8 +10,9 @@ import pytest
 
 from console.pages.device_words import words
 from console.pages.overview import notices
+from swapd.device_views import TakeBack, TakenBack
 from swapd.lending.reasons import Why
-from swapd.views import Caller, SwitchesView, TakeBack, TakenBack
+from swapd.views import Caller, SwitchesView
 from tests.console.service_double import OPERATOR, TENANT
 from tests.lent_devices import GIVEN_BACK, lent_device
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.plots import HEIGHT, WIDTH, load_plot
-from swapd.views import TrendPoint
+from swapd.device_views import TrendPoint
 
 
 def points(*loads: float | None, threshold: float | None = 34.0) -> list[TrendPoint]:

@@ -25,6 +25,7 @@ from swapd.config import (
     PressureConfig,
     WorkerConfig,
 )
+from swapd.device_views import DeviceEvent, SamplePoint
 from swapd.diagnostics import archive as archive_module
 from swapd.diagnostics.archive import README, Facts, GivenUp, build_archive, tail, without_names
 from swapd.lending import verdict
@@ -33,7 +34,6 @@ from swapd.messages.sampler import Measurement
 from swapd.pressure.cache import encode_cache
 from swapd.store.devices import add_device_event, add_samples
 from swapd.store.writer import Store
-from swapd.views import DeviceEvent, SamplePoint
 from tests.pressure.saved import SOUND, entry
 
 NOW = 1_700_000_000.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from swapd.device_views import TakeBack, TakenBack
 from swapd.errors import Code, SwapdError
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
-from swapd.views import TakeBack, TakenBack
 
 
 class DeskDouble(LendingDesk):

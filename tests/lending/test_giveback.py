@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import trio
 
+from swapd.device_views import TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.lending.verdict import Quiet
-from swapd.views import TakeBack
 from tests.lending.world import OWNER, Clock, lending
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from swapd.device_views import TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.lending.take_back import MAX_TAKE_BACK_S, check_take_back
-from swapd.views import TakeBack
 
 
 @pytest.mark.parametrize(

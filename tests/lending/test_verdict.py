@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swapd.config import OwnerConfig, PressureConfig
+from swapd.device_views import TakenBack
 from swapd.devices import cpu
 from swapd.lending import desk
 from swapd.lending.reasons import GIVE_BACK, Why
@@ -19,7 +20,6 @@ from swapd.lending.verdict import NEEDS, Facts, Quiet, judge, needed
 from swapd.messages.sampler import Measurement
 from swapd.pressure.bounds import gap_limit_s
 from swapd.pressure.reading import Decision
-from swapd.views import TakenBack
 
 NOW, WALL = 5000.0, 1_700_000_000.0
 OWNER = OwnerConfig(consent=True, lend_when="always", min_free_mib=1000)

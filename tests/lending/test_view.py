@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from swapd.config import Config, CredentialConfig, DeviceConfig, ModelConfig, OwnerConfig, PressureConfig
+from swapd.device_views import GiveBackView, TakenBack
 from swapd.lending.device import LentDevice, Verdict
 from swapd.lending.reasons import Why
 from swapd.lending.view import device_view
 from swapd.messages.sampler import Measurement
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.reading import HINT_ABOVE_CAP, Profile, ProfileState, ProfileSummary
-from swapd.views import GiveBackView, TakenBack
 
 LENT = Verdict(True, True, (), "owner load 3 % < 34 %")
 WALL, BOOT = 1_000_000.0, 5_000.0

@@ -15,13 +15,13 @@ import msgspec
 import trio
 
 from swapd.config import DeviceConfig, OwnerConfig, PressureConfig, WorkerConfig
+from swapd.device_views import DeviceEvent, GiveBackView
 from swapd.lending.desk import LendingDesk
 from swapd.lending.device import LentDevice
 from swapd.lending.verdict import Quiet
 from swapd.messages.sampler import Measurement
 from swapd.pressure.reading import Reading
 from swapd.store.devices import device_events, last_give_back
-from swapd.views import DeviceEvent, GiveBackView
 from tests.migration.world import World, open_world
 
 OWNER = OwnerConfig(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from swapd.device_views import DeviceEvent, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.ops.client import open_ops
-from swapd.views import DeviceEvent, SamplePoint, TakeBack
 from tests.lent_devices import lent_device
 from tests.ops.test_ops_server import folder, request, running
 

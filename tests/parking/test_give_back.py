@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from swapd.device_views import TakeBack
 from swapd.errors import Code
-from swapd.views import TakeBack
 from tests.lending.world import OWNER, lending
 from tests.parking.kv import KvWorld
 

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from swapd.config import DeviceConfig, OwnerConfig
+from swapd.device_views import SamplePoint
 from swapd.lending.device import LentDevice
 from swapd.log import AllowlistFormatter
 from swapd.messages.sampler import Measurement
@@ -29,7 +30,6 @@ from swapd.pressure.tracker import CalibrationKeeper, PressureTracker, reading_o
 from swapd.store.devices import add_samples, samples
 from swapd.store.schema import migrate
 from swapd.store.writer import Store
-from swapd.views import SamplePoint
 from tests.pressure.saved import CARD, FIXTURES, GPU0, OTHER, PCI, SOUND, config, entry, owner, state
 
 CORRUPT = b"null"

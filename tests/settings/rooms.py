@@ -11,13 +11,13 @@ import trio
 
 from swapd.config import Config
 from swapd.config_file import parse_config
+from swapd.device_views import SamplePoint
 from swapd.lending.device import LentDevice
 from swapd.pressure.calibration import DevicePressure
 from swapd.settings.keeper import SettingsKeeper
 from swapd.settings.views import SettingsChange
 from swapd.store.devices import add_samples
 from swapd.store.writer import Store
-from swapd.views import SamplePoint
 from tests.settings.files import GOOD
 
 NOW = 2e9

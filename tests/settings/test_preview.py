@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swapd.config import OwnerConfig, PressureConfig
+from swapd.device_views import SamplePoint
 from swapd.messages.sampler import Measurement
 from swapd.pressure.reading import ProfileState
 from swapd.pressure.tracker import reading_of
 from swapd.settings.preview import CHECK_EVERY, Given, Stopped, compare, notes, sentence
 from swapd.settings.views import Replayed
-from swapd.views import SamplePoint
 
 EVERY_S = 5.0
 IDLE = {"unlocked": ProfileState(True, 25.0, 5000, 25_000.0, None, ((4, 5000.0),))}

@@ -7,6 +7,7 @@ import sqlite3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swapd.device_views import DeviceEvent, GiveBackView
 from swapd.sessions.record import Terminal
 from swapd.store.activity import BUCKET_S, add_activity, bucket_of, count_tokens, prune_activity, recorded
 from swapd.store.devices import EVENTS_KEPT, add_device_event, device_events, save_give_back
@@ -15,7 +16,7 @@ from swapd.store.meta import load_visits, save_visits
 from swapd.store.moves import finish_move, plan_move
 from swapd.store.schema import MIGRATIONS, migrate
 from swapd.store.sessions import delete_expired
-from swapd.views import DeviceEvent, GiveBackView, SessionOutcome
+from swapd.views import SessionOutcome
 from tests.store.records import append, move, running
 
 T0 = 1_700_000_100.0
