@@ -85,13 +85,15 @@ async def test_whatever_is_wrong_with_a_snapshot_the_source_goes_on(running: Dep
             epoch = (await running.call("GET", f"/v1/sessions/{session}"))["epoch"]
             await trio.Path(wrong).write_text(what)
             drain = await running.call("POST", "/v1/workers/a/drains", {}, 202)
-            view = await until(
+            # A try may end before its tail is ready, on a busy machine; the drain tries again.
+            refused = ("aborted_source_resumed", code)
+            await until(
                 running,
                 f"/v1/drains/{drain['id']}",
-                lambda view: any(s["outcome"] == "aborted_source_resumed" for s in view["sessions"]),
+                lambda view, refused=refused: (
+                    refused in [(s["outcome"], s["reason"]) for s in view["sessions"]]
+                ),
             )
-            (told,) = view["sessions"]
-            assert told["reason"] == code, (what, told)
             workers = await running.workers()
             assert workers["b"]["quarantine"]["code"] == code, what
             assert not workers["b"]["admitting"]

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import trio
 
+from swapd.device_views import TakeBack
 from swapd.errors import Code
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
@@ -15,7 +16,6 @@ from swapd.messages.generation import PARK
 from swapd.parking.setting_down import set_down
 from swapd.sessions.live import LiveSession
 from swapd.sessions.subscription import Reader
-from swapd.views import TakeBack
 from tests.lending.world import OWNER, Lending, lending
 from tests.migration.world import BLOCK_BYTES, PROMPT, TIMERS, World
 from tests.parking.kv import KvWorld
