@@ -27,8 +27,9 @@ import msgspec
 import trio
 
 from ops.crashing.cells import CellResult, Trial
-from ops.crashing.matrix import SAMPLE, Cell, all_cells, chosen
-from ops.crashing.pace import PACES, Pace
+from ops.crashing.matrix import MATRIX, SAMPLE, STEPS, Cell, all_cells, chosen
+from ops.crashing.options import add_options, model_of
+from ops.crashing.pace import PACES, Kind, Pace
 from ops.crashing.reader import Reader
 from ops.crashing.report import summary, table
 from ops.crashing.stage import Stage
@@ -37,6 +38,9 @@ from ops.soaking.rounds import leaves
 from swapd.failpoints import COMMIT_ORDER
 
 TRIES: Final = 3
+KINDS_IN_ORDER: Final[tuple[Kind, ...]] = ("patient", "hurried", "grace", "owner")
+OWNERS_TOKENS: Final = 1200
+"""A session that is still there when its owner has been seen, and it can be moved on."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,17 +61,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cells", type=_cells, help="some only: STEP:VICTIM[:no-replay],... (all)")
     parser.add_argument("--list", action="store_true", help="print the cells and do nothing")
     parser.add_argument("--after", action="store_true", help="hold where a step has been done, not before it")
-    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim")
-    parser.add_argument("--model", default=".", help="the checkpoint folder for vllm")
     parser.add_argument("--sample", action="store_true", help="a few cells of each kind of end")
     parser.add_argument("--tokens", type=int, help="of a session (300; 200 for vllm)")
-    parser.add_argument("--step-ms", type=float, default=4.0, help="of the sim engine (4)")
-    parser.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
     parser.add_argument(
         "--break", dest="broken", choices=(COMMIT_ORDER,), help="break swapd on purpose: the drill must fail"
     )
-    parser.add_argument("--json", type=Path, help="write all results here")
-    parser.add_argument("--keep", action="store_true", help="keep the private folder with its logs")
+    add_options(parser, "all results")
     return parser.parse_args(arguments)
 
 
@@ -79,34 +78,50 @@ def _cells(text: str) -> list[Cell]:
 
 
 async def _main(options: argparse.Namespace) -> int:
-    cells = options.cells or (list(SAMPLE) if options.sample else list(all_cells()))
-    cells = [cell._replace(after=options.after) for cell in cells]
+    cells = options.cells or (list(SAMPLE) if options.sample else list(all_cells(after=options.after)))
+    if options.after and (options.cells or options.sample):
+        cells = [after for cell in cells if (after := cell._replace(after=True)).exists]
     if options.list:
         print("\n".join(f"{cell.name}: {' or '.join(cell.allowed)}" for cell in cells))
         return 0
+    model = model_of(options)
     began = time.monotonic()
-    stage = Stage(options.engine, options.model, options.step_ms)
-    if options.broken:
-        stage.break_order(options.broken)
     results: list[CellResult] = []
+    restarts = 0
+    stage: Stage | None = None
     try:
-        await stage.start()
-        for number, cell in enumerate(cells):
-            result = await _try(stage, cell, options, options.seed + number)
+        # Together those of one pace, each as long as the others of its victim take.
+        for cell in sorted(cells, key=lambda cell: KINDS_IN_ORDER.index(cell.kind)):
+            pace = PACES[options.engine, cell.kind]
+            if stage is None or not await stage.keep_pace(pace):
+                if stage is not None:
+                    restarts += stage.restarts
+                    await _close(stage, options)
+                stage = Stage(options.engine, model, options.step_ms, pace)
+                if options.broken:
+                    stage.break_order(options.broken)
+                await stage.start()
+            result = await _try(stage, cell, options, options.seed + cells.index(cell))
             results.append(result)
-            print(_line(result, number, len(cells)), file=sys.stderr, flush=True)
+            print(_line(result, len(results), len(cells)), file=sys.stderr, flush=True)
             if result.faults:
                 await stage.recover()
     finally:
-        if options.keep:
-            print(f"kept: {stage.deployment.folder}", file=sys.stderr)
-        with trio.CancelScope(shield=True):  # bounded: ask, wait, kill
-            await trio.to_thread.run_sync(partial(stage.close, options.keep))
+        if stage is not None:
+            restarts += stage.restarts
+            await _close(stage, options)
         if options.json is not None:
             options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)))
     print(table(results))
-    print(summary(results, stage.restarts, time.monotonic() - began))
+    print(summary(results, restarts, time.monotonic() - began))
     return 1 if any(result.faults for result in results) else 0
+
+
+async def _close(stage: Stage, options: argparse.Namespace) -> None:
+    if options.keep:
+        print(f"kept: {stage.deployment.folder}", file=sys.stderr)
+    with trio.CancelScope(shield=True):  # bounded: ask, wait, kill
+        await trio.to_thread.run_sync(partial(stage.close, options.keep))
 
 
 async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int) -> CellResult:
@@ -123,22 +138,27 @@ async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int)
 
 
 def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Plan:
-    rng = random.Random(seed)
     sim = options.engine == "sim"
+    # A real engine's cells share a prompt, so that what it says uninterrupted is generated once for all.
+    rng = random.Random(seed if sim else options.seed)
     tokens = options.tokens or (300 if sim else 200)
+    if cell.victim == "owner":
+        tokens = max(tokens, OWNERS_TOKENS)
     if sim:
         # A source that decodes on while the target hangs must still be there when that is over, by the
         # pace of the engine, which a busy machine only slows down.
-        tokens = max(tokens, int(1.5 * _hangs_s(cell, PACES["sim"]) * 1000 / options.step_ms))
+        tokens = max(tokens, int(1.5 * _hangs_s(cell, PACES["sim", cell.kind]) * 1000 / options.step_ms))
     elif cell.step in "PRCF" and cell.victim in ("target-stop", "target-pause"):
         times *= 6 if cell.victim == "target-stop" else 3
+    # Greedy and seeded in turn, in every row and every column.
+    seeded = (list(STEPS).index(cell.step) + list(MATRIX).index(cell.victim)) % 2
     return Plan(
         prompt=tuple(rng.randint(1, 1000) for _ in range(rng.choice([15, 16, 17, 90]) if sim else 90)),
         max_new_tokens=tokens * times,
-        temperature=rng.choice([0.0, 0.8]) if sim else 0.0,
+        temperature=0.8 if sim and seeded else 0.0,
         seed=seed,
         allow_replay_fallback=cell.replay,
-        on_disconnect="pause",
+        on_disconnect="cancel" if cell.victim == "client-lost" else "pause",
         begin_after_s=0.0,
         cancel_at=None,
         restless=0.0,
@@ -146,26 +166,36 @@ def _plan(options: argparse.Namespace, cell: Cell, seed: int, times: int) -> Pla
 
 
 def _hangs_s(cell: Cell, pace: Pace) -> float:
-    """For how long a session may have to go on by itself, until the cell has seen what it waits for."""
-    hangs = {"target-stop": pace.stopped_s, "target-pause": pace.pause_s, "target-late": pace.late_s}
-    return hangs.get(cell.victim, 0.0)
+    """For how long a session decodes while its target hangs, until its move is given up."""
+    if cell.victim == "target-pause":
+        return pace.pause_s
+    if cell.victim != "target-stop" or cell.step not in "PRC":
+        return 0.0
+    copies = cell.step == "C" or (cell.step == "R" and cell.after)
+    return pace.stopped_s if copies else pace.timers["reserve_s"] + 1.0
 
 
 async def _reference(stage: Stage, plan: Plan) -> list[int]:
     """The uninterrupted tokens: computed here for sim, generated once for a real engine."""
     if stage.deployment.engine == "sim":
         return plan.reference()
-    answer = await stage.view("POST", "/v1/sessions", plan.body())
-    reader = Reader(stage.deployment.client, str(answer["id"]))
-    with trio.fail_after(120):
-        await reader.run()
-    return reader.tokens
+    key = (plan.prompt, plan.max_new_tokens)
+    if key not in _GENERATED:
+        answer = await stage.view("POST", "/v1/sessions", plan.body())
+        reader = Reader(stage.deployment.client, str(answer["id"]))
+        with trio.fail_after(stage.pace.cell_s):
+            await reader.run()
+        _GENERATED[key] = reader.tokens
+    return _GENERATED[key]
+
+
+_GENERATED: Final[dict[tuple[tuple[int, ...], int], list[int]]] = {}
 
 
 def _line(result: CellResult, number: int, of: int) -> str:
     moves = " ".join(f"{outcome}({reason or '-'})@{phase}" for outcome, reason, phase in result.moves) or "-"
     told = f"{result.outcome}({result.reason or '-'})"
-    text = f"{number + 1}/{of} {result.name}: {result.class_} {result.took_s:.1f} s | {moves} | drain: {told}"
+    text = f"{number}/{of} {result.name}: {result.class_} {result.took_s:.1f} s | {moves} | drain: {told}"
     return text + "".join(f"\n    {kind}: {what[:1500]}" for kind, what in result.faults)
 
 

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import msgspec
 import trio
 
+from ops.crashing.options import add_options, model_of
 from ops.crashing.stage import Stage
 from ops.leaking.cycles import Cycles
 from ops.leaking.drift import drift
@@ -65,10 +66,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cycles", type=int, help="measured (1000; 200 for vllm)")
     parser.add_argument("--warm", type=int, default=20, help="cycles before the baseline (20)")
-    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim")
-    parser.add_argument("--model", default=".", help="the checkpoint folder for vllm")
-    parser.add_argument("--step-ms", type=float, default=4.0, help="of the sim engine (4)")
-    parser.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
     parser.add_argument(
         "--at",
         default="",
@@ -80,8 +77,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--break", dest="broken", choices=(KEPT_IMPORT,), help="break swapd on purpose: the drill must fail"
     )
-    parser.add_argument("--json", type=Path, help="write all that was seen here")
-    parser.add_argument("--keep", action="store_true", help="keep the private folder with its logs")
+    add_options(parser, "all that was seen")
     options = parser.parse_args(arguments)
     if not any(options.at in abort.name for abort in ABORTS):
         parser.error(f"--at: there is no such abort; they are {', '.join(abort.name for abort in ABORTS)}")
@@ -89,7 +85,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 async def _main(options: argparse.Namespace) -> int:
-    stage = Stage(options.engine, options.model, options.step_ms, PATIENT)
+    stage = Stage(options.engine, model_of(options), options.step_ms, PATIENT)
     if options.broken:
         stage.break_order(options.broken)
     try:

@@ -61,6 +61,18 @@ class GiveBackView(msgspec.Struct, frozen=True):
     memory_back: bool | None = None
 
 
+class HeldUp(msgspec.Struct, frozen=True):
+    """Why a device does not come back: the store failed, and nothing on it can be moved or ended durably.
+
+    `ends_at`: when its workers are ended even so, seconds since 1970. None: not before a restart, because
+    they may hold a session whose move was under way, and which side owns it is not known.
+    """
+
+    ends_at: float | None
+    processes: dict[str, int]
+    """The workers that are waited for, with their process ids."""
+
+
 class DeviceView(msgspec.Struct, frozen=True):
     """One lent device in `/status` and `GET /v1/devices` (R43, R50, R60-R70).
 
@@ -109,6 +121,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     resume_at: float | None = None
     """When it may be lent again as far as is known now, seconds since 1970."""
     last_give_back: GiveBackView | None = None
+    held_up: HeldUp | None = None
+    """While it is `vacating` and the store has failed."""
     uuid: str | None = None
     product: str | None = None
     memory_used_bytes: int | None = None

@@ -226,15 +226,16 @@ class Coordinator:
                     await actors.start(self.supervisor.run)
                     await actors.start(self.keeper.run)
                     await actors.start(self.service.door.run)
-                    if self.park is not None:
-                        await actors.start(self.park.room.run)
+                    passage = self.supervisor.passage
+                    if passage is not None:
+                        await actors.start(passage.park.room.run)
                         # As a worker that attaches: what it has is judged by the store.
-                        actors.start_soon(self.recovery.attached, self.park, self.park.inventory())
-                        returning = Returning(self.park, self.table, self.supervisor)
+                        actors.start_soon(self.recovery.attached, passage.park, passage.park.inventory())
+                        returning = Returning(self.table, passage)
                         self.admission.kept_for = returning.kept_for
                         await actors.start(returning.run)
                         grace_s = self.config.limits.disconnect_grace_s
-                        await actors.start(Pausing(self.table, self.supervisor, grace_s).run)
+                        await actors.start(Pausing(self.table, passage, grace_s).run)
                     await self._resume_drains()
                     await self.desk.load()
                     for link in self.links.values():

@@ -8,7 +8,7 @@ import msgspec
 from quart import Response, request
 
 from console.errors import reply
-from console.pages.device_words import attendance_text, free_text, taken_text, words
+from console.pages.device_words import attendance_text, free_text, running_on, taken_text, words
 from console.pages.event_words import event_words
 from console.pages.layout import Layout
 from console.pages.overview import take_back_choices
@@ -77,12 +77,12 @@ class DevicePage:
     async def _context(self, who: Visitor, name: str) -> dict[str, Any]:
         device = await self._service.device(who.caller, name)
         learning = await self._service.learning(who.caller, name)
-        sessions = [s for s in await self._service.sessions(who.caller) if s.worker in device.workers]
+        sessions = running_on(device, [s.worker for s in await self._service.sessions(who.caller)])
         events = await self._service.device_events(who.caller, name)
         return {
             "device": device,
-            "words": words(device, len(sessions)),
-            "sessions": len(sessions),
+            "words": words(device, sessions),
+            "sessions": sessions,
             "learning": learning,
             "profiles": [_card(each, learning) for each in learning.profiles],
             "in_force": PROFILE_NAMES.get(device.profile or ""),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from console.phrases import clock, duration, plural
-from swapd.device_views import DeviceView
+from swapd.device_views import DeviceView, HeldUp
 from swapd.lending.reasons import Why
 
 Tone = Literal["lent", "yours", "rising", "waiting", "wrong"]
@@ -59,6 +60,15 @@ def words(view: DeviceView, sessions: int) -> Words:
                 detail,
                 "Your own work always comes first. You can also take it back now.",
             )
+        case "vacating" if view.held_up is not None:
+            return Words(
+                "wrong",
+                "▲",
+                "Held up",
+                "On its way back to you, but held up: swapd cannot write to its disk.",
+                f"{detail} What runs on it cannot move away: nothing of a move could be written down.",
+                _held_up(view.held_up),
+            )
         case "vacating":
             return Words(
                 "rising",
@@ -92,6 +102,29 @@ def words(view: DeviceView, sessions: int) -> Words:
             )
         case _:
             return Words("waiting", "◔", "Not lent", "Not lent right now.", detail, _next(why))
+
+
+def _held_up(held: HeldUp) -> str:
+    """How a device comes back although the store has failed."""
+    if held.ends_at is not None:
+        return (
+            f"At {clock(held.ends_at)} swapd ends what runs on it, and it is yours. What was received until "
+            "then is kept; whether the rest goes on is decided when swapd is started again."
+        )
+    ends = " and ".join(f"process {pid} (worker {name})" for name, pid in held.processes.items())
+    return (
+        "swapd must not end it: a generation was just moving when the disk failed, and only a new start can "
+        "tell where it belongs. See to the disk, then start swapd again. If you cannot wait, end "
+        f"{ends or 'its workers'} yourself: what was received is kept."
+    )
+
+
+def running_on(view: DeviceView, workers: Iterable[str | None]) -> int:
+    """How many generations run on a device, by the worker that has each; none once it is its owner's.
+
+    With a store that failed, a worker that was ended still owns its sessions: only a new start decides.
+    """
+    return 0 if view.state == "free" else sum(worker in view.workers for worker in workers)
 
 
 def free_text(view: DeviceView) -> str | None:

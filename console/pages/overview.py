@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -16,6 +15,7 @@ from console.pages.device_words import (
     attendance_text,
     free_text,
     is_headless,
+    running_on,
     taken_text,
     words,
 )
@@ -41,7 +41,7 @@ TAKE_BACK_CHOICES: Final[tuple[tuple[str, str], ...]] = (
 RUNNING: Final = frozenset({"ready", "suspect"})
 
 _TROUBLE: Final = {
-    Code.STORE_FAILED: "The database cannot be written: nothing is served, and what runs cannot leave. "
+    Code.STORE_FAILED: "The database cannot be written: nothing is served, and what runs cannot move away. "
     "See to the disk and start swapd again; Diagnostics says more.",
     Code.DISK_FULL: "The disk of the database is full: nothing is served until there is room. "
     "Diagnostics says more.",
@@ -104,10 +104,10 @@ class OverviewPage:
 
     async def _context(self, who: Visitor) -> dict[str, Any]:
         status = await self._service.status(who.caller)
-        on = Counter(session.worker for session in await self._service.sessions(who.caller))
+        on = [session.worker for session in await self._service.sessions(who.caller)]
         cards = []
         for device in status.devices:
-            sessions = sum(on[worker] for worker in device.workers)
+            sessions = running_on(device, on)
             plot = await self._plot(who, device.name)
             cards.append(
                 Card(

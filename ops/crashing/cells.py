@@ -11,9 +11,9 @@ import msgspec
 import trio
 
 from ops.crashing.harm import Harm
-from ops.crashing.judge import Evidence, Fault, compare, judge
+from ops.crashing.judge import Evidence, Fault, MoveRow, check_record, compare, judge
 from ops.crashing.matrix import Cell
-from ops.crashing.reader import Reader
+from ops.crashing.reader import TERMINAL, Reader
 from ops.crashing.stage import COORDINATOR, Stage
 from ops.soaking.clients import Plan
 from swapd.client import Unreachable
@@ -26,6 +26,7 @@ HOG_TOKENS: Final = 4000
 
 
 BALLAST_TOKENS: Final = 6000
+GUEST_TOKENS: Final = 500
 NEIGHBOUR: Final = Plan(
     prompt=(9, 9),
     max_new_tokens=1500,
@@ -68,7 +69,11 @@ class Trial:
         self._plan = plan
         self._reference = reference
         self.reached = True
-        """False: the session was over before the step began, so that nothing is known of the cell."""
+        """False: the session was over too soon, or nothing came of the harm: nothing is known of the cell."""
+        self._source = ""
+        self._epoch = 0
+        self._ended_moves = 0
+        """Moves that were over when the step was reached: a busy machine may abort one before that."""
         self._recovering_s = 0.0
         self._faults: list[Fault] = []
 
@@ -81,7 +86,9 @@ class Trial:
                 await self._run(result)
         except* (AssertionError, trio.TooSlowError, OSError, Unreachable) as group:
             self._faults += [Fault("other", f"{type(e).__name__}: {e}"[:2000]) for e in _leaves(group)]
-        result.faults = [tuple(fault) for fault in self._faults]
+        if any(fault.kind != "other" for fault in self._faults):
+            self.reached = True  # whatever led to it, that must not be
+        result.faults = [(fault.kind, fault.text) for fault in self._faults]
         result.took_s = time.monotonic() - began
         return result
 
@@ -99,9 +106,11 @@ class Trial:
             await reader.wait_tokens(FIRST_TOKENS)
             source = await stage.deployment.where(session)
             [target] = {"a", "b"} - {source}
+            self._source = source
             neighbour = await self._neighbour(target) if hog is None else None
             if neighbour is not None:
                 nursery.start_soon(neighbour.run)
+                await neighbour.wait_tokens(1)
             drain = await self._strike(source, target, reader, hog)
             await reader.over.wait()
             if hog is not None:
@@ -112,6 +121,7 @@ class Trial:
                 await neighbour.over.wait()
             nursery.cancel_scope.cancel()
         await self._look(result, session, drain, reader)
+        await self._read_again(reader)
         if neighbour is not None:
             self._check_neighbour(neighbour)
 
@@ -131,6 +141,11 @@ class Trial:
         if not await stage.reached(site, point, reader.over):
             self.reached = False
             raise AssertionError(f"{site} did not come to {point}")
+        self._epoch = (await stage.view("GET", f"/v1/sessions/{reader.session}"))["epoch"]
+        if cell.committed:
+            self._epoch -= 1
+        if not refuse:  # a step that is refused is not held: it may be over by now
+            self._ended_moves = sum(move.outcome is not None for move in stage.moves(reader.session))
         await self._check_admission(source, drain)
         if cell.victim == "arena":
             if not refuse:
@@ -139,27 +154,42 @@ class Trial:
             return drain
         harm = Harm(stage, cell, source, target, reader, drain, lambda: stage.let_go(site, point))
         await harm.strike(cell.victim)
+        if harm.came_too_late:
+            self.reached = False
         self._faults += [Fault("other", text) for text in harm.faults]
         return drain
 
     async def _look(self, result: CellResult, session: str, drain: str, reader: Reader) -> None:
         """Collect what is known in the end, and judge it."""
         stage, cell = self._stage, self._cell
+        self._faults += await stage.check_doors()
+        view = await self._drained(drain)
         await stage.open_again()
-        view = await stage.view("GET", f"/v1/drains/{drain}")
         told: dict[str, Any] = next((one for one in view["sessions"] if one["session"] == session), {})
         final = await stage.view("GET", f"/v1/sessions/{session}")
         await stage.deployment.wait_settled(stage.pace.rest_s)
         await stage.lift_quarantines()
         self._faults += await stage.check_rest()
-        moves = stage.moves(session)
+        moves = stage.moves(session)[self._ended_moves :]
         seen = Evidence(
-            moves, view["state"], told.get("outcome"), told.get("reason"), final["state"], final["code"]
+            moves=moves,
+            drain_state=view["state"],
+            outcome=told.get("outcome"),
+            reason=told.get("reason"),
+            state=final["state"],
+            code=final["code"],
+            source=self._source,
+            worker=final["worker"],
+            epoch_before=self._epoch,
+            epoch=final["epoch"],
+            recomputed=told.get("recomputed_tokens", 0),
+            drain=drain,
         )
         result.class_, faults = judge(cell, seen)
-        if faults and moves and all(move.reason == "precopy_diverged" for move in moves):
-            self.reached = False  # on a busy machine a copy may not catch up: nothing was done to anybody
+        if faults and self._unlucky(seen):
+            self.reached = False
         self._faults += faults
+        self._faults += check_record(cell, seen)
         result.moves = [(move.outcome, move.reason, move.phase) for move in moves]
         result.outcome, result.reason = seen.outcome, seen.reason
         result.tokens = len(reader.tokens)
@@ -167,7 +197,7 @@ class Trial:
         self._faults += [Fault("doubled", text) for text in reader.doubled]
         self._faults += compare(reader.tokens, self._reference, final["state"], final["accepted"])
         self._check_store(session, reader, moves)
-        if view["state"] not in ("drained", "cancelled"):
+        if view["state"] != "drained" and (view["state"], cell.victim) != ("cancelled", "cancel-drain"):
             self._faults.append(Fault("left", f"the drain is {view['state']}"))
         if told.get("outcome") is None and view["sessions"]:
             self._faults.append(Fault("other", "the drain has no outcome for the session"))
@@ -176,15 +206,50 @@ class Trial:
         if self._recovering_s > RECOVERING_S:
             self._faults.append(Fault("other", f"undecided for {self._recovering_s:.1f} s"))
 
-    def _check_store(self, session: str, reader: Reader, moves: Sequence[Any]) -> None:
+        self._check_end(reader, final["code"], len(reader.tokens))
+
+    async def _drained(self, drain: str) -> Any:
+        """The drain's view once it is over: with nothing left on the worker it ends by itself."""
+        with trio.move_on_after(self._stage.pace.rest_s):
+            while True:
+                view = await self._stage.view("GET", f"/v1/drains/{drain}")
+                if view["state"] in ("drained", "cancelled"):
+                    break
+                await trio.sleep(0.05)
+        return view
+
+    def _unlucky(self, seen: Evidence) -> bool:
+        """On a busy machine a copy may not catch up, or the session be over: nothing was done to anybody."""
+        outcomes = [move.outcome for move in seen.moves]
+        if outcomes and all(move.reason == "precopy_diverged" for move in seen.moves):
+            return True
+        if seen.state != "completed" or seen.drain_state != "drained":
+            return False
+        over = outcomes[:1] in ([], ["cancelled"])
+        over_at_the_target = "o" in self._cell.allowed and outcomes[1:] in ([], ["cancelled"])
+        return over or over_at_the_target
+
+    def _check_end(self, reader: Reader, code: str | None, tokens: int) -> None:
+        """OL: whoever is told of a failure is told why, and what was accepted last (H27)."""
+        name, data = reader.ending or ("", {})
+        if name == "failed" and (data.get("code"), data.get("accepted")) != (code, tokens):
+            self._faults.append(Fault("lost", f"the client was told {data} of {code} after {tokens} tokens"))
+
+    def _check_store(self, session: str, reader: Reader, moves: Sequence[MoveRow]) -> None:
         stored = self._stage.transcript(session)
         if stored != list(enumerate(reader.tokens, 1)):
             self._faults.append(Fault("lost", "the store's transcript is not what the client has"))
-        epochs = [move.epoch for move in moves]
-        if epochs != sorted(epochs):
-            self._faults.append(Fault("doubled", f"epochs do not rise: {epochs}"))
         if open_moves := [move for move in moves if move.outcome is None]:
             self._faults.append(Fault("left", f"moves without an outcome: {open_moves}"))
+
+    async def _read_again(self, reader: Reader) -> None:
+        """Invariant 3, H21: from the beginning, the same events, and one end, the last of them."""
+        again = Reader(self._stage.deployment.client, reader.session)
+        with trio.fail_after(self._stage.pace.rest_s):
+            await again.run()
+        ends = sum(name in TERMINAL for _, name, _ in again.events)
+        if again.events != reader.events or ends != 1:
+            self._faults.append(Fault("doubled", f"read again the session has other events, {ends} ends"))
 
     # Others ----------------------------------------------------------------------------------
 
@@ -207,15 +272,19 @@ class Trial:
         """A session that lives on the target and must not notice (invariant 8)."""
         if self._stage.deployment.engine != "sim":
             return None  # what else is in the batch may change a real engine's numbers
-        session = await self._create(NEIGHBOUR)
-        if await self._stage.deployment.where(session) != target:
-            await self._stage.view("DELETE", f"/v1/sessions/{session}")
-            return None
+        # With both workers closed to it, it is left to its own end.
+        short = self._cell.victim == "owner"
+        plan = msgspec.structs.replace(NEIGHBOUR, max_new_tokens=GUEST_TOKENS) if short else NEIGHBOUR
+        session = await self._create(plan)
+        # Sessions go where least is promised, and nothing is promised there.
+        assert await self._stage.deployment.where(session) == target, "the neighbour is not on the target"
         return Reader(self._stage.deployment.client, session)
 
     def _check_neighbour(self, neighbour: Reader) -> None:
         self._faults += [Fault("lost", f"neighbour: {text}") for text in neighbour.lost]
         self._faults += [Fault("doubled", f"neighbour: {text}") for text in neighbour.doubled]
+        if neighbour.ending is None or neighbour.ending[0] == "failed":
+            self._faults.append(Fault("lost", f"neighbour: it ended with {neighbour.ending}"))
         if neighbour.tokens != neighbours_reference()[: len(neighbour.tokens)]:
             self._faults.append(Fault("lost", "neighbour: its tokens are not the reference's"))
 
@@ -232,19 +301,23 @@ class Trial:
             self._faults.append(Fault("other", f"the drain does not say that the arena is full: {reasons}"))
 
     async def _watch(self, session: str) -> None:
-        """How long the session is undecided in one piece (invariant 6)."""
+        """How long the session is undecided in one piece (invariant 6).
+
+        While a worker is being started that could take it, it is decided that it waits for that (A16).
+        """
+        client = self._stage.deployment.client
         since: float | None = None
         while True:
-            state = None
+            undecided = False
             try:
-                _, view = await self._stage.deployment.client.request(
-                    "GET", f"/v1/sessions/{session}", timeout_s=2
-                )
-                state = view.get("state") if isinstance(view, dict) else None
+                _, view = await client.request("GET", f"/v1/sessions/{session}", timeout_s=2)
+                if isinstance(view, dict) and view.get("state") == "recovering":
+                    _, views = await client.request("GET", "/v1/workers", timeout_s=2)
+                    undecided = all(one["state"] not in ("starting", "dead") for one in views["workers"])
             except Unreachable:
                 pass
             now = trio.current_time()
-            since = (now if since is None else since) if state == "recovering" else None
+            since = (now if since is None else since) if undecided else None
             if since is not None:
                 self._recovering_s = max(self._recovering_s, now - since)
             await trio.sleep(0.1)

@@ -24,12 +24,28 @@ class MoveRow(NamedTuple):
     reason: str | None
     phase: str
     epoch: int
+    source: str = "a"
+    target: str = "b"
+    drain: str | None = None
+    recomputed: int = 0
+    reuse: float | None = None
+
+    @property
+    def gain(self) -> int:
+        """By how much it raised the session's epoch."""
+        if self.outcome == "rehomed_source":
+            return 2
+        committed = self.phase in ("committed", "activated", "released", "finished")
+        return int(
+            self.outcome == "completed_native" or (self.outcome in ("cancelled", "failed") and committed)
+        )
 
 
 class Evidence(NamedTuple):
     """All that is known of the session and its drain, in the end."""
 
     moves: tuple[MoveRow, ...]
+    """From the one on that was held; what ended before that had nothing to do with the cell."""
     drain_state: str
     outcome: str | None
     reason: str | None
@@ -37,6 +53,19 @@ class Evidence(NamedTuple):
     state: str
     code: str | None
     """How the session ended."""
+    source: str = "a"
+    """The worker that was drained."""
+    worker: str = "b"
+    """Who owned the session in the end."""
+    epoch_before: int = 1
+    epoch: int = 2
+    recomputed: int = 0
+    """What the drain says of the session: positions that were computed again."""
+    drain: str | None = None
+
+    @property
+    def gain(self) -> int:
+        return self.epoch - self.epoch_before
 
 
 def completed(seen: Evidence) -> bool:
@@ -47,8 +76,19 @@ def _first(seen: Evidence, *outcomes: str) -> bool:
     return bool(seen.moves) and seen.moves[0].outcome in outcomes
 
 
+def _moved(seen: Evidence) -> bool:
+    return seen.worker != seen.source and seen.gain == 1
+
+
 def _goes_on(seen: Evidence) -> bool:
-    return completed(seen) and len(seen.moves) == 1 and _first(seen, "completed_native")
+    told = (seen.outcome, seen.reason) == ("completed_native", None)
+    return (
+        completed(seen)
+        and len(seen.moves) == 1
+        and _first(seen, "completed_native")
+        and told
+        and _moved(seen)
+    )
 
 
 def _not_begun(seen: Evidence) -> bool:
@@ -63,7 +103,8 @@ def _aborted(seen: Evidence, *phases: str) -> bool:
 
 def _lost_owner(seen: Evidence, replay: bool) -> bool:
     if replay:
-        return completed(seen) and seen.outcome == "completed_replay"
+        rebuilt = seen.outcome == "completed_replay" and seen.recomputed > 0
+        return completed(seen) and rebuilt and seen.gain >= 1
     return seen.state == "failed" and seen.code == "recovery_unavailable" and seen.outcome == "failed"
 
 
@@ -86,22 +127,26 @@ def _restarted_before_plan(seen: Evidence) -> bool:
     return completed(seen) and (not seen.moves or _first(seen, "completed_native"))
 
 
-def _cancelled(seen: Evidence) -> bool:
+def _cancelled(seen: Evidence, gain: int) -> bool:
+    """x1, x2: no commit may follow; x4: it had, and the target never ran."""
     moved = not seen.moves or _first(seen, "cancelled")
-    return (
-        seen.state == "cancelled"
-        and moved
-        and (seen.outcome, seen.reason)
-        == (
-            "cancelled",
-            "session_cancelled",
-        )
-    )
+    told = (seen.outcome, seen.reason) == ("cancelled", "session_cancelled")
+    return seen.state == "cancelled" and moved and told and seen.gain == gain
 
 
 def _drain_cancelled(seen: Evidence) -> bool:
-    told = (seen.drain_state, seen.outcome, seen.reason)
-    return completed(seen) and told == ("cancelled", "cancelled", "drain_cancelled")
+    told = (seen.drain_state, seen.outcome, seen.reason) == ("cancelled", "cancelled", "drain_cancelled")
+    return completed(seen) and told and seen.worker == seen.source and seen.gain == 0
+
+
+def _moved_on(seen: Evidence) -> bool:
+    """The commit stands, and the target's own drain moves the session away from there."""
+    if not completed(seen) or not _first(seen, "completed_native"):
+        return False
+    return any(
+        move.outcome == "completed_native" and move.drain != seen.drain and move.source != seen.source
+        for move in seen.moves[1:]
+    )
 
 
 _CHECKS: Final[dict[str, Callable[[Evidence], bool]]] = {
@@ -109,13 +154,13 @@ _CHECKS: Final[dict[str, Callable[[Evidence], bool]]] = {
     "NB": _not_begun,
     "AB0": lambda seen: _aborted(seen, "planned", "reserved", "precopying"),
     "AB1": lambda seen: _aborted(seen, "frozen", "prepared"),
-    "EN": lambda seen: completed(seen) and _first(seen, "cancelled"),
-    "o": lambda seen: completed(seen) and _first(seen, "completed_native"),
-    "RF": lambda seen: completed(seen) and _first(seen, "completed_native"),
+    "o": _moved_on,
+    "RF": lambda seen: completed(seen) and _first(seen, "completed_native") and _moved(seen),
     "RH": lambda seen: completed(seen) and _first(seen, "rehomed_source"),
-    "RY": lambda seen: completed(seen) and _first(seen, "completed_native"),
-    "x": _cancelled,
-    "x5": lambda seen: seen.state == "cancelled" and _first(seen, "completed_native"),
+    "RY": lambda seen: completed(seen) and _first(seen, "completed_native") and _moved(seen),
+    "x": lambda seen: _cancelled(seen, 0),
+    "x4": lambda seen: _cancelled(seen, 1),
+    "x5": lambda seen: seen.state == "cancelled" and _first(seen, "completed_native") and seen.gain == 1,
     "d": _drain_cancelled,
     "d3": lambda seen: _goes_on(seen) and seen.drain_state == "cancelled",
 }
@@ -146,6 +191,34 @@ def judge(cell: Cell, seen: Evidence) -> tuple[str, list[Fault]]:
     # A session that ends where it could have gone on is lost, with all the tokens that it still had to come.
     kind: Kind = "lost" if seen.state == "failed" else "other"
     return "?", [Fault(kind, f"{wanted} was required; what came is {seen}")]
+
+
+def check_record(cell: Cell, seen: Evidence) -> list[Fault]:
+    """What holds of every cell: its epochs, what the drain says, nothing recomputed where KV came."""
+    faults: list[Fault] = []
+    may_rebuild = cell.replay and "OL" in cell.allowed
+    epoch = seen.epoch_before
+    for move in seen.moves:
+        if move.epoch < epoch or (move.epoch > epoch and not may_rebuild):
+            faults.append(Fault("doubled", f"a move began under epoch {move.epoch}, after {epoch}"))
+        epoch = move.epoch + move.gain
+        # What came with the blocks need not be computed: of a native move that is everything (H75).
+        if move.outcome == "completed_native" and (move.recomputed or move.reuse not in (None, 1.0)):
+            faults.append(
+                Fault("other", f"{move.recomputed} positions were recomputed, reuse is {move.reuse}")
+            )
+    if seen.epoch < epoch or (seen.epoch > epoch and not may_rebuild):
+        faults.append(Fault("doubled", f"the epoch is {seen.epoch} in the end, after {epoch}"))
+    if seen.recomputed and seen.outcome != "completed_replay":
+        faults.append(Fault("other", f"{seen.outcome}, and yet {seen.recomputed} positions were recomputed"))
+    own = [move for move in seen.moves if move.drain == seen.drain]
+    if own and seen.outcome in BY_MOVE and seen.outcome != own[-1].outcome:
+        faults.append(Fault("other", f"the drain says {seen.outcome}, its last move {own[-1].outcome}"))
+    return faults
+
+
+BY_MOVE: Final = frozenset({"completed_native", "rehomed_source", "aborted_source_resumed"})
+"""Outcomes that a drain can only have from a move; any other may be how the session went on afterwards."""
 
 
 def compare(tokens: Sequence[int], reference: Sequence[int], state: str, accepted: int) -> list[Fault]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from ops.crashing.pace import Kind
+
 STEPS: Final = {
     "P": "plan",
     "R": "reserve",
@@ -51,11 +53,23 @@ VICTIMS: Final = {
     "target-stop": "the target is stopped until it is given up",
     "target-pause": "the target is stopped for a moment",
     "target-late": "the target comes back after the session has gone home",
-    "client": "the client goes and comes back",
+    "client": "the client goes, looks in, and comes back",
+    "client-lost": "the client does not come back within its grace",
     "cancel": "the session is cancelled",
     "cancel-drain": "the drain is cancelled",
-    "owner": "the target is to be given back",
+    "owner": "the owner's load on the target's device rises",
 }
+
+KINDS: Final[dict[str, Kind]] = {
+    "source-stop": "hurried",
+    "source-pause": "hurried",
+    "target-stop": "hurried",
+    "target-pause": "hurried",
+    "target-late": "hurried",
+    "client-lost": "grace",
+    "owner": "owner",
+}
+"""The pace that a victim needs; all others are patient."""
 
 CLASSES: Final = {
     "GO": "goes on, moved",
@@ -67,9 +81,9 @@ CLASSES: Final = {
     "RH": "came home to the source",
     "RQ": "restart, not committed: the source goes on",
     "RY": "restart, committed: the target goes on",
-    "EN": "ended on the way by itself: the hang was shorter than a step's patience",
     "o": "moved; the target's own drain moves it on",
-    "x": "cancelled",
+    "x": "cancelled before the commit",
+    "x4": "cancelled after the commit, before the target ran",
     "x5": "moved, then cancelled",
     "d": "drain cancelled, the session stays",
     "d3": "moved, drain cancelled",
@@ -84,23 +98,22 @@ def _row(*groups: str) -> dict[str, tuple[str, ...]]:
 MATRIX: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     # Each row: P R C | F X T I | K | V L Z
     "source": _row("OL OL OL", "OL OL RF|OL RF|OL", "RF|OL", "GO GO GO"),
-    "target": _row("NB NB|AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "RH|AB1", "RH OL OL"),
+    "target": _row("NB NB|AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "RH", "RH OL OL"),
     "coordinator": _row("RQ RQ RQ", "RQ RQ RQ RQ", "RQ", "RY RY RY"),
     "store": _row("RQ RQ RQ", "RQ RQ RQ RQ", "RQ", "RY RY RY"),
     "store-after": _row("- - -", "- - - -", "RY", "- - -"),
     "arena": _row("NB NB AB0", "- AB1 - -", "-", "- - -"),
     "source-stop": _row("OL OL OL", "OL OL RF|OL RF|OL", "GO", "GO GO GO"),
-    "source-pause": _row(
-        "AB0|GO|EN AB0|GO|EN AB0|GO|EN", "AB1|AB0|GO AB1|GO GO|AB1 GO|AB1", "GO", "GO GO GO"
-    ),
+    "source-pause": _row("AB0|GO AB0|GO AB0|GO", "AB1|AB0|GO AB1|GO GO GO", "GO", "GO GO GO"),
     "target-stop": _row("NB|AB0 AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "RH", "RH OL OL"),
     "target-pause": _row(
-        "NB|AB0|GO|EN AB0|GO|EN AB0|GO|EN", "AB1|AB0|GO AB1|GO AB1|GO AB1|GO", "RH|GO", "RH|GO GO GO"
+        "NB|AB0|GO AB0|GO AB0|GO", "AB1|AB0|GO AB1|GO AB1|GO AB1|GO", "RH|GO", "RH|GO GO GO"
     ),
     "target-late": _row("- - -", "- - - -", "RH", "RH - -"),
     "client": _row("GO GO GO", "GO GO GO GO", "GO", "GO GO GO"),
-    "cancel": _row("x x x", "x x x x", "x", "x x5 x5"),
-    "cancel-drain": _row("d d d", "d d d d", "d3|d", "d3 d3 d3|GO"),
+    "client-lost": _row("x x x", "x x x x", "x", "x4 x5 x5"),
+    "cancel": _row("x x x", "x x x x", "x", "x4 x5 x5"),
+    "cancel-drain": _row("d d d", "d d d d", "d3", "d3 d3 d3"),
     "owner": _row("NB AB0 AB0", "AB1|AB0 AB1 AB1 AB1", "o", "o o o"),
 }
 
@@ -108,10 +121,30 @@ MINIMUM: Final = frozenset({("RF", "OL")})
 """Where the second class is the least that the rules allow: reported, not failed."""
 
 
+THEN: Final = {
+    "P": "R",
+    "R": "C",
+    "C": "CF",
+    "F": "T",
+    "X": "XT",
+    "T": "K",
+    "I": "IK",
+    "K": "V",
+    "V": "VL",
+    "L": "LZ",
+    "Z": "Z",
+}
+"""What a cell that is held after its step may end in: as one of these steps, held before it.
+
+More than one where the coordinator does not know yet that it was done, or where that may not be the last of
+it: the copy has rounds, the export is told with the freeze, and an acknowledged activation is no token.
+"""
+
+
 class Cell(NamedTuple):
     """One crossing of the matrix; `replay`: whether the session may be rebuilt from its transcript.
 
-    `after`: held where the step has been done; then what the next step's cell allows is allowed, too.
+    `after`: held where the step has been done.
     """
 
     step: str
@@ -121,12 +154,28 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.step}:{self.victim}" + ("" if self.replay else ":no-replay")
+        name = f"{self.step}:{self.victim}" + ("" if self.replay else ":no-replay")
+        return name + (":after" if self.after else "")
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to see: an arena is full before a step, late is who did not answer."""
+        nothing_after = self.victim == "arena" or (self.step, self.victim) == ("V", "target-late")
+        return bool(self.allowed) and not (self.after and nothing_after)
+
+    @property
+    def committed(self) -> bool:
+        """Whether the target owns the session when the step is held."""
+        return self.step in "VLZ" or (self.after and self.step == "K")
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS.get(self.victim, "patient")
 
     @property
     def site(self) -> str:
         """Who is held. x4: an Activate that is on its way cannot be called back."""
-        if (self.step, self.victim) == ("V", "cancel"):
+        if self.step == "V" and self.victim in ("cancel", "client-lost"):
             return "coordinator"
         # That a step has been done, the coordinator knows, but for the export, which is half of the freeze.
         return "coordinator" if self.after and self.step != "X" else SITES[self.step]
@@ -137,22 +186,33 @@ class Cell(NamedTuple):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        row, steps = MATRIX[self.victim], list(STEPS)
-        # The coordinator hears of freeze and export in one message, and needs the transcript at the commit.
-        further = {"F": 2, "T": 2, "Z": 0}.get(self.step, 1) if self.after else 0
-        at = steps.index(self.step)
-        return tuple(
-            dict.fromkeys(name for step in steps[at : at + further + 1] for name in row.get(step, ()))
-        )
+        row = MATRIX[self.victim]
+        steps = THEN[self.step] if self.after else self.step
+        names = [name for step in steps for name in row.get(step, ())]
+        if self.after and (self.step, self.victim) == ("Z", "cancel-drain"):
+            names.append("GO")  # it may have been over already
+        return tuple(dict.fromkeys(names))
 
 
-def all_cells() -> Iterator[Cell]:
-    """Every cell, those that lose an owner also without the permission to replay."""
+def all_cells(*, after: bool = False) -> Iterator[Cell]:
+    """Every cell, those that lose an owner also without the permission to replay.
+
+    `after`: held where a step has been done.
+    """
     for victim, row in MATRIX.items():
-        for step, allowed in row.items():
-            yield Cell(step, victim)
-            if "OL" in allowed:
-                yield Cell(step, victim, replay=False)
+        for step in row:
+            cell = Cell(step, victim, after=after)
+            if not cell.exists:
+                continue
+            yield cell
+            if "OL" in cell.allowed:
+                yield cell._replace(replay=False)
+    if not after:
+        yield COMMITTED
+
+
+COMMITTED: Final = Cell("K", "coordinator", after=True)
+"""The other half of the coordinator's death at the commit: durable, and nobody told."""
 
 
 SAMPLE: Final = tuple(
@@ -163,18 +223,18 @@ SAMPLE: Final = tuple(
 """Of each kind of end, for an engine that takes its time."""
 
 
-def _with_either(step: str) -> Iterator[Cell]:
-    for victim, row in MATRIX.items():
-        if step in row:
-            yield from (Cell(step, victim), Cell(step, victim, replay=False))
-
-
 def chosen(text: str) -> list[Cell]:
-    """The cells of `P:source,K:target:no-replay`. Raises ValueError naming one that there is not."""
-    known = {cell.name: cell for step in STEPS for cell in _with_either(step)}
+    """The cells of `P:source,K:target:no-replay,K:store:after`. Raises ValueError for one that is not."""
+    known = {}
+    for victim, row in MATRIX.items():
+        for step in row:
+            for replay in (True, False):
+                for after in (False, True):
+                    cell = Cell(step, victim, replay, after)
+                    known[cell.name] = cell
     cells = []
     for name in text.split(","):
-        if name not in known:
+        if name not in known or not known[name].exists:
             raise ValueError(f"there is no cell {name!r}; a cell is STEP:VICTIM of {', '.join(VICTIMS)}")
         cells.append(known[name])
     return cells

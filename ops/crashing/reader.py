@@ -19,6 +19,7 @@ class Reader:
     def __init__(self, client: HttpClient, session: str) -> None:
         self.session = session
         self.tokens: list[int] = []
+        self.events: list[tuple[int, str, str]] = []
         self.lost: list[str] = []
         self.doubled: list[str] = []
         self.ending: tuple[str, dict[str, Any]] | None = None
@@ -57,6 +58,7 @@ class Reader:
                 if event.id != self._cursor + 1:
                     self.lost.append(f"event {event.id} came after {self._cursor}")
                 self._cursor = event.id
+                self.events.append((event.id, event.name, event.data))
                 if event.name == "token":
                     self.tokens.append(int(event.json()["token_id"]))
                 elif event.name in TERMINAL:

@@ -11,13 +11,16 @@ import sqlite3
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import trio
 
+from ops.crashing import owner
 from ops.crashing.judge import Fault, MoveRow
 from ops.crashing.pace import PACES, Pace
 from swapd.client import Unreachable
+from swapd.migration.tally import FINAL_STATES
+from swapd.views import Outcome
 from tests.e2e.deployment import TOKEN, Deployment
 
 PATIENCE_S: Final = 1.5
@@ -26,6 +29,7 @@ LOSSES_BORNE: Final = 2
 """After more the back-off is longer than `decide_s`, which is how long a session waits for a place (A16)."""
 FDS_KEPT: Final = 3
 """Descriptors that may come and go: a client's connection, a reader of the store."""
+LOOK_S: Final = 0.05
 COORDINATOR: Final = "coordinator"
 
 
@@ -33,13 +37,17 @@ class Stage:
     """One deployment with failpoints, used by many cells."""
 
     def __init__(self, engine: str, model: str, step_ms: float, pace: Pace | None = None) -> None:
-        self.pace = pace or PACES[engine]
+        self.pace = pace or PACES[engine, "patient"]
+        self._step_ms = step_ms
+        lends = self.pace.lends
         self.deployment = Deployment(
             engine,
             model,
-            extra=self.pace.toml(step_ms),
+            extra=self.pace.toml(step_ms) + (owner.TOML if lends else ""),
             top="allow_failpoints = true\nprecopy_duty = 1.0",
+            lent=owner.DEVICES if lends else None,
         )
+        self.owner: owner.Owner | None = None
         text = self.deployment.config.read_text()
         # Sessions live through a restart of the coordinator, and one long session fills the arena.
         text = text.replace('stop_workers = "always"', 'stop_workers = "idle"')
@@ -54,7 +62,24 @@ class Stage:
 
     async def start(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self.pace.lends:
+            self.owner = owner.Owner(self.deployment.folder)
+            self.deployment.env = self.owner.env()
         await self.deployment.start(ready_s=60 if self.deployment.engine == "sim" else 240)
+
+    async def keep_pace(self, pace: Pace) -> bool:
+        """Have the same workers under other timers from now on; False: that needs another deployment."""
+        if pace.lends != self.pace.lends:
+            return False
+        if pace != self.pace:
+            text = self.deployment.config.read_text()
+            before, after = self.pace.toml(self._step_ms), pace.toml(self._step_ms)
+            assert before in text
+            self.deployment.config.write_text(text.replace(before, after))
+            self.pace = pace
+            await self.restart(kill=True)
+            await self.deployment.wait_ready(self.pace.rest_s)
+        return True
 
     def break_order(self, name: str) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -138,25 +163,24 @@ class Stage:
 
     def moves(self, session: str) -> tuple[MoveRow, ...]:
         """The session's moves as the store has them, oldest first."""
-        with contextlib.closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as db:
-            rows = db.execute(
-                "SELECT outcome, reason, phase, epoch, stats FROM moves WHERE session = ? ORDER BY key",
-                (session,),
-            ).fetchall()
-        return tuple(
-            # The column is the phase that was last noted; what the move says of itself is exact.
-            MoveRow(outcome, reason, json.loads(stats)["phase"] if stats else phase, epoch)
-            for outcome, reason, phase, epoch, stats in rows
+        rows = self._rows(
+            "SELECT outcome, reason, phase, epoch, source_worker, target_worker, drain, stats FROM moves"
+            " WHERE session = ? ORDER BY key",
+            session,
         )
+        return tuple(_move(*row) for row in rows)
 
     def transcript(self, session: str) -> list[tuple[int, int]]:
         """Positions and tokens as the store has them."""
+        return self._rows(
+            "SELECT pos, token_id FROM tokens WHERE session_key ="
+            " (SELECT key FROM sessions WHERE id = ?) ORDER BY pos",
+            session,
+        )
+
+    def _rows(self, query: str, *values: str) -> list[Any]:
         with contextlib.closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as db:
-            return db.execute(
-                "SELECT pos, token_id FROM tokens WHERE session_key ="
-                " (SELECT key FROM sessions WHERE id = ?) ORDER BY pos",
-                (session,),
-            ).fetchall()
+            return db.execute(query, values).fetchall()
 
     @property
     def database(self) -> Path:
@@ -173,7 +197,35 @@ class Stage:
                         return answer
                 await trio.sleep(0.05)
 
+    async def device(self, worker: str, *states: str) -> Any:
+        """The view of a worker's device once it is in one of the states."""
+        with trio.fail_after(self.pace.rest_s):
+            while True:
+                view = await self.view("GET", f"/v1/devices/{owner.DEVICES[worker]}")
+                if view["state"] in states:
+                    return view
+                await trio.sleep(LOOK_S)
+
     # Rest ------------------------------------------------------------------------------------
+
+    async def check_doors(self) -> list[Fault]:
+        """Invariant 7: a worker is closed while a drain of it goes on or it is quarantined, else open."""
+        if self.owner is not None:
+            self.owner.end()
+            for worker in owner.DEVICES:
+                await self.device(worker, "lent")
+        until = time.monotonic() + self.pace.rest_s
+        while True:
+            wrong = [
+                view
+                for view in (await self.deployment.workers()).values()
+                if view["state"] == "ready" and view["admitting"] == bool(view["drain"] or view["quarantine"])
+            ]
+            if not wrong or time.monotonic() > until:
+                return [
+                    Fault("left", f"a worker is open or closed without a reason: {view}") for view in wrong
+                ]
+            await trio.sleep(LOOK_S)
 
     async def open_again(self) -> None:
         """End what keeps workers closed, and have both workers back."""
@@ -184,7 +236,8 @@ class Stage:
             with contextlib.suppress(AssertionError):
                 await self.deployment.wait_ready(PATIENCE_S)
                 return
-        await self.restart(kill=False)
+        # As a crash: workers that hold nothing would end with a coordinator that stops.
+        await self.restart(kill=True)
         await self.deployment.wait_ready(self.pace.rest_s)
 
     async def lift_quarantines(self) -> None:
@@ -222,14 +275,35 @@ class Stage:
             if value and (name == "swapd_open_reservations" or name == 'swapd_arena_bytes{kind="lent"}')
         ]
         pids = {role: self.pid(role) for role in (COORDINATOR, "a", "b")}
-        if strangers := set(self.deployment.processes()) - set(pids.values()):
+        strangers = set(self.deployment.processes()) - set(pids.values())
+        if strangers := {pid for pid in strangers if not _is_sampler(pid)}:
             held.append(f"processes are left: {sorted(strangers)}")
+        held += self._miscounted(metrics)
         for role, pid in pids.items():
             count = len(os.listdir(f"/proc/{pid}/fd"))
             # The first rest of a process is its baseline: what it opens once is open by then (A38).
             if count > self._descriptors.setdefault(pid, count) + FDS_KEPT:
                 held.append(f"{role} has {count} descriptors, {self._descriptors[pid]} at its baseline")
         return held
+
+    def _miscounted(self, metrics: dict[str, float]) -> list[str]:
+        """Invariant 5: each move and drain that is over is counted once, by an outcome of the closed set."""
+        wrong = []
+        moves = dict(
+            self._rows("SELECT outcome, count(*) FROM moves WHERE state = 'finished' GROUP BY outcome")
+        )
+        drains = dict(self._rows("SELECT state, count(*) FROM drains GROUP BY state"))
+        if strange := set(moves) - set(get_args(Outcome)):
+            wrong.append(f"outcomes that there are not: {strange}")
+        for name, label, values, recorded in (
+            ("swapd_migrations_total", "outcome", get_args(Outcome), moves),
+            ("swapd_drains_total", "state", FINAL_STATES, drains),
+        ):
+            for value in values:
+                counted = metrics.get(f'{name}{{{label}="{value}"}}', 0.0)
+                if counted != recorded.get(value, 0):
+                    wrong.append(f"{name} counts {counted:g} {value}, the store has {recorded.get(value, 0)}")
+        return wrong
 
     async def fenced(self) -> float:
         """How many messages of those who are not the owner any more were refused."""
@@ -251,6 +325,8 @@ class Stage:
     async def recover(self) -> None:
         """After a cell that failed: end all that goes on, so that the next one begins from nothing."""
         self.clear()
+        if self.owner is not None:
+            self.owner.end()
         for role in ("a", "b"):
             ready = self.deployment.worker_ready(role)
             if ready is not None:
@@ -268,3 +344,26 @@ class Stage:
             if ready is not None:
                 self.signal(ready.pid, signal.SIGCONT)
         self.deployment.close(keep=keep)
+
+
+def _move(
+    outcome: str | None,
+    reason: str | None,
+    phase: str,
+    epoch: int,
+    source: str,
+    target: str,
+    drain: str | None,
+    stats: str | None,
+) -> MoveRow:
+    """The column is the phase that was last noted; what the move says of itself is exact."""
+    told = json.loads(stats) if stats else {}
+    recomputed, reuse = told.get("recomputed_tokens", 0), told.get("reuse")
+    return MoveRow(outcome, reason, told.get("phase", phase), epoch, source, target, drain, recomputed, reuse)
+
+
+def _is_sampler(pid: int) -> bool:
+    """Whether it measures devices: it is there as long as the service is."""
+    with contextlib.suppress(OSError):
+        return b"sampler-" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False

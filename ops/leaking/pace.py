@@ -20,7 +20,5 @@ _TIMERS: Final = {
     "import_orphan_s": 60.0,
 }
 
-PATIENT: Final = Pace(
-    timers=_TIMERS, pause_s=0.0, late_s=0.0, stopped_s=0.0, reach_s=60.0, rest_s=60.0, cell_s=400.0
-)
+PATIENT: Final = Pace(timers=_TIMERS, pause_s=0.0, stopped_s=0.0, reach_s=60.0, rest_s=60.0, cell_s=400.0)
 """Nobody is stopped here: the times of stops are not used."""

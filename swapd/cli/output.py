@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from swapd.device_views import DeviceView
+from swapd.device_views import DeviceView, HeldUp
 from swapd.views import DrainView, ReconciliationView, SessionView, SwitchesView, WorkerView
 
 
@@ -154,7 +154,17 @@ def device_lines(view: DeviceView) -> list[str]:
     if given is not None:
         free = f"free in {given.free_in_s:.1f} s" if given.free_in_s is not None else "not free yet"
         lines.append(f"last given back: {free} ({given.why})")
+    if view.held_up is not None:
+        lines.append(_held_up_text(view.held_up))
     return [lines[0], *(f"  {line}" for line in lines[1:])]
+
+
+def _held_up_text(held: HeldUp) -> str:
+    """How a give-back ends although the store has failed."""
+    names = ", ".join(f"{name} (pid {pid})" for name, pid in held.processes.items()) or "its workers"
+    if held.ends_at is None:
+        return f"held up: the store failed during a move; restart swapd, or end {names} yourself"
+    return f"held up: the store failed; swapd ends {names} at {_local(held.ends_at)}"
 
 
 def switch_lines(view: SwitchesView) -> list[str]:
@@ -171,7 +181,11 @@ def switch_lines(view: SwitchesView) -> list[str]:
 
 
 def _since(at: float | None) -> str:
-    return "" if at is None else f" since {datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+    return "" if at is None else f" since {_local(at)}"
+
+
+def _local(at: float) -> str:
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def print_reconciliation(report: ReconciliationView) -> None:

@@ -124,7 +124,7 @@ class LendingDesk:
     async def take_back(self, name: str, request: TakeBack) -> None:
         """Close at once, then write it down, then let what runs leave. Raises `invalid_request`.
 
-        Cancelled: it is taken back all the same.
+        Cancelled: it is taken back all the same. With `store_failed`, too, until swapd is started again.
         """
         asked_s = self._boottime()
         device = self.device(name)
@@ -149,7 +149,8 @@ class LendingDesk:
         """End a take-back; none in force: nothing changes. Cancelled: it is ended all the same."""
         device = self.device(name)
         if device.taken_back is not None:
-            await self._end_take_back(device, "told")
+            self._end_take_back(device, "told")
+            await self._save(name, None)
 
     def refusal(self) -> tuple[Code, str, float | None] | None:
         """What to tell a client when no worker admits because of devices: code, reason, Retry-After."""
@@ -235,7 +236,7 @@ class LendingDesk:
             for device in self.devices.values():
                 taken = device.taken_back
                 if taken is not None and taken.ends_at is not None and self._wall() >= taken.ends_at:
-                    await self._end_take_back(device, "time")
+                    self._take_back_over(device, "time")
                 else:
                     self._judge(device)
             await trio.sleep(TICK_S)
@@ -250,9 +251,7 @@ class LendingDesk:
                 self._was_locked.add(name)
             taken, unlocks = device.taken_back, attendance == "unlocked" and name in self._was_locked
             if unlocks and taken is not None and taken.until == "unlock":
-                device.taken_back = None
-                self.diary.note(name, "take_back_ended", "unlock")
-                self._store.post(_deleting(name), lambda _: None)
+                self._take_back_over(device, "unlock")
             if attendance == "unlocked":
                 self._was_locked.discard(name)
             self._judge(device)
@@ -288,16 +287,24 @@ class LendingDesk:
 
     # Take-backs ----------------------------------------------------------------------------------
 
-    async def _end_take_back(self, device: LentDevice, how: str) -> None:
+    def _take_back_over(self, device: LentDevice, how: str) -> None:
+        """It ends by itself, and no other device waits while that is written down."""
+        self._end_take_back(device, how)
+        self._store.post(lambda db: save_take_back(db, device.name, None), lambda _: None)
+
+    def _end_take_back(self, device: LentDevice, how: str) -> None:
         device.taken_back = None
         self.diary.note(device.name, "take_back_ended", how)
         self._judge(device)
-        await self._save(device.name, None)
 
     async def _save(self, name: str, taken: TakenBack | None) -> None:
         # Shielded, one disk write long: what is in force here must be in the store, too.
-        with trio.CancelScope(shield=True):
-            await self._store.commit(lambda db: save_take_back(db, name, taken))
+        try:
+            with trio.CancelScope(shield=True):
+                await self._store.commit(lambda db: save_take_back(db, name, taken))
+        except SwapdError as error:
+            told = "it is taken back" if taken is not None else "it is no longer taken back"
+            raise SwapdError(error.code, f"{name}: {told}, until swapd is started again") from error
 
 
 _RESTS: Final = NEEDS | {Why.RESUMING}
@@ -313,7 +320,3 @@ def _saved(db: sqlite3.Connection, name: str) -> _Saved:
 
 def _under_way(view: GiveBackView | None) -> bool:
     return view is not None and view.free_in_s is None
-
-
-def _deleting(name: str) -> Callable[[sqlite3.Connection], None]:
-    return lambda db: save_take_back(db, name, None)

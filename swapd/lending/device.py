@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from swapd.config import DeviceConfig
-from swapd.device_views import GiveBackView, TakenBack
+from swapd.device_views import GiveBackView, HeldUp, TakenBack
 from swapd.lending.reasons import Why
 from swapd.messages.sampler import Measurement
 from swapd.pressure.calibration import DevicePressure
@@ -51,6 +51,8 @@ class LentDevice:
     taken_back: TakenBack | None = None
     give_back: GiveBackView | None = None
     """The latest; `free_in_s` None while it is under way."""
+    held_up: HeldUp | None = None
+    """What keeps a give-back from its end because the store failed; by the give-back."""
 
     @property
     def name(self) -> str:

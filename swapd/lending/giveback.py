@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from swapd.config import Config
-from swapd.device_views import GiveBackView
+from swapd.device_views import GiveBackView, HeldUp
 from swapd.errors import Code, SwapdError
 from swapd.lending.cores import OtherCores
 from swapd.lending.device import LentDevice
@@ -28,6 +28,7 @@ from swapd.lending.leavers import Leavers
 from swapd.lending.lifecycle import DeviceChange, change, next_event
 from swapd.lending.memory import MemoryReturn
 from swapd.lending.reasons import Why
+from swapd.lending.storeless import UnsettledMoves, patience_s
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
 from swapd.sessions.recovery import Recovery
@@ -39,10 +40,8 @@ log = logging.getLogger("swapd.lending")
 
 LOOK_EVERY_S: Final = 0.1
 """While something leaves or starts; whatever makes progress wakes the look at once."""
-MEMORY_WAIT_S: Final = 10.0
-"""How long the device's memory may take to come back after the last process was collected."""
-
-_CODES: Final = frozenset(map(str, Code))
+FAILED_S: Final = 1.0
+"""Between looks that end in an error."""
 
 
 class GiveBack:
@@ -74,6 +73,7 @@ class GiveBack:
         self._links = {name: links[name] for name in device.workers}
         others = [link for name, link in links.items() if name not in device.workers]
         self._leavers = Leavers(device.name, config, table, recovery, supervisor, others)
+        self._unsettled = UnsettledMoves(table.store)
         self._diary = diary
         self._boottime = boottime
         self._woken = trio.Event()
@@ -141,6 +141,7 @@ class GiveBack:
 
     def _entered(self, event: DeviceChange, cause_s: float | None) -> None:
         why = self._why()
+        self._device.held_up = None  # no event leaves it on its way to the owner
         match event:
             case "needed":
                 self._empty = self._silent = False
@@ -222,9 +223,9 @@ class GiveBack:
                 elif state == "returning":
                     await self._return()
             except SwapdError as error:
-                # The store failed: nothing can be moved or ended any more, and a restart goes on from here.
+                # The store failed meanwhile: the next look goes on without it.
                 log.error("giving back is held up", extra={"device": self._device.name, "code": error.code})
-                await trio.sleep(1.0)
+                await trio.sleep(FAILED_S)
             self._settle()
             self.set_doors()
             if self._device.state != state:
@@ -258,6 +259,9 @@ class GiveBack:
             for link in self._links.values():
                 if link.pid is not None:
                     self._cores.send(link.pid, self.other_cores())
+        if self._table.store.failed:
+            await self._vacate_without_store(why)
+            return
         await self._drain_all()
         vacated = True
         for name, link in self._links.items():
@@ -275,6 +279,43 @@ class GiveBack:
             self._empty = True
         elif all(link.at_rest for link in self._links.values()):
             self._empty = self._is_free()
+
+    async def _vacate_without_store(self, why: str) -> None:
+        """End the workers that may be ended (`swapd.lending.storeless`), and tell of those that may not."""
+        unsettled = await self._unsettled.workers()
+        if self._device.state != "vacating":
+            return  # the owner gave it back meanwhile
+        now = self._boottime()
+        ends_at_s = self._began_s + patience_s(self._owner)
+        stays: list[str] = []
+        for name, link in self._links.items():
+            if link.at_rest:
+                continue
+            unknown = unsettled is None or name in unsettled
+            sessions = bool(self._leavers.left(name))
+            if unknown or (sessions and now < ends_at_s):
+                stays.append(name)
+            elif sessions or self._owner.release == "stop":
+                self._memory.expect(self._device.measurement)
+                link.stop_soon(why)
+        self._tell_held_up(stays, unsettled, ends_at_s - now)
+        if all(link.at_rest for link in self._links.values()):
+            self._empty = self._is_free()
+        elif self._owner.release == "keep":
+            rests = [link.at_rest or not self._leavers.left(name) for name, link in self._links.items()]
+            self._empty = not stays and all(rests)
+
+    def _tell_held_up(self, stays: list[str], unsettled: frozenset[str] | None, left_s: float) -> None:
+        if not stays:
+            self._device.held_up = None
+            return
+        if self._device.held_up is None:
+            extra = {"device": self._device.name, "workers": stays, "code": Code.STORE_FAILED}
+            log.error("giving back is held up", extra=extra)
+        unknown = unsettled is None or not unsettled.isdisjoint(stays)
+        processes = {name: pid for name in stays if (pid := self._links[name].pid) is not None}
+        at = None if unknown else self._diary.wall() + left_s
+        self._device.held_up = HeldUp(at, processes)
 
     def _is_free(self) -> bool:
         """All processes are collected; True when the memory is back, cannot be told, or was waited for."""

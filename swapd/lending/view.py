@@ -75,6 +75,7 @@ def device_view(device: LentDevice, config: Config, now_wall: float, now_boot: f
         taken_back=_in_force(device, now_wall),
         resume_at=verdict.resume_at,
         last_give_back=device.give_back,
+        held_up=device.held_up,
         uuid=measured.uuid if measured is not None else None,
         product=measured.product if measured is not None else None,
         memory_used_bytes=measured.memory_used_bytes if measured is not None else None,

@@ -8,6 +8,9 @@
     the session ended before it was activated  → both copies are freed (x4)
     a token durable, then the target lost      → released; recovery decides about the target's loss
 
+A release is asked for until the source has answered, or is gone: till then its worker is not empty, whatever
+the session does elsewhere, and its drain must not say so (note 3 at L).
+
 There is no roll-back: the re-home is decided by the store, and told to the source only after that.
 """
 
@@ -22,7 +25,7 @@ import trio
 
 from swapd import failpoints
 from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import Activated
+from swapd.messages.from_worker import Activated, Done
 from swapd.messages.to_worker import Activate, Cancel, Release, Resume, SessionEpoch
 from swapd.migration.ends import end_reason
 from swapd.migration.move import Move
@@ -76,13 +79,13 @@ async def release(route: Route, move: Move) -> None:
     while not move.over:
         if session.durable > frozen.position:
             await failpoints.pass_by("L.before")
-            _complete(route, move)
+            await _complete(route, move)
             await failpoints.pass_by("L.after")
         elif session.ended:
             if move.phase is Phase.COMMITTED:
                 _end(route, move)
             else:
-                _complete(route, move)
+                await _complete(route, move)
         elif route.store.failed:
             raise SwapdError(Code.STORE_FAILED)
         elif not session.over and _missing(route, move, decide_at):
@@ -92,7 +95,7 @@ async def release(route: Route, move: Move) -> None:
             if move.phase is Phase.COMMITTED:
                 await route.table.wait_activity(FIRST_TOKEN_POLL_S)
         elif route.parks or (not session.producing and route.target.stats is not heard):
-            _complete(route, move)
+            await _complete(route, move)
         else:
             await route.table.wait_activity(FIRST_TOKEN_POLL_S)
 
@@ -106,7 +109,8 @@ def _missing(route: Route, move: Move, decide_at: float) -> bool:
     )
 
 
-def _complete(route: Route, move: Move) -> None:
+async def _complete(route: Route, move: Move) -> None:
+    """The session lives at its target. Cancelled: it does all the same, and the source was told so once."""
     if move.phase is Phase.COMMITTED:
         # The acknowledgement was lost; a token says the same (H72).
         move.enter(Event.ACTIVATED)
@@ -114,10 +118,18 @@ def _complete(route: Route, move: Move) -> None:
     if not route.parks:
         move.resumed_at = trio.current_time()
         move.mark("first_token", move.resumed_at)
-    route.source.tell(Release(move.session.id, move.epoch))
     move.enter(Event.RELEASED)
     move.enter(Event.FINISHED)
     move.outcome = "parked" if route.parks else "completed_native"
+    while route.source.is_owner(move.source):
+        try:
+            await route.source.request(Release(move.session.id, move.epoch), Done, route.timers.rpc_s)
+            return
+        except SwapdError as error:
+            if error.code is not Code.TIMEOUT:
+                log.warning("release not acknowledged", extra={"move": move.id, "code": error.code})
+                return
+            await route.table.wait_activity(FIRST_TOKEN_POLL_S)
 
 
 def _end(route: Route, move: Move) -> None:

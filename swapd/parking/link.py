@@ -134,6 +134,9 @@ class ParkLink:
             case into.Discard(move=move):
                 self._discard(move)
                 return out.Done()
+            case into.Release():
+                self.tell(body)
+                return out.Done()
             case into.Quiesce(batch=batch):
                 return out.Quiesced(batch)
             case into.Export():

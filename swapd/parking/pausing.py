@@ -16,7 +16,7 @@ import trio
 
 from swapd.errors import SwapdError
 from swapd.migration.move import Move
-from swapd.migration.supervisor import MigrationSupervisor
+from swapd.parking.passage import Passage
 from swapd.parking.setting_down import set_down
 from swapd.sessions.live import LiveSession
 from swapd.sessions.table import SessionTable
@@ -38,9 +38,9 @@ def is_idle(session: LiveSession, now: float, grace_s: float) -> bool:
 class Pausing:
     """Parks paused sessions. `run` owns the tasks of their moves."""
 
-    def __init__(self, table: SessionTable, supervisor: MigrationSupervisor, grace_s: float) -> None:
+    def __init__(self, table: SessionTable, passage: Passage, grace_s: float) -> None:
         self._table = table
-        self._supervisor = supervisor
+        self._passage = passage
         self._grace_s = grace_s
         self._not_before: dict[str, float] = {}
         """When to try again for a session whose move came to nothing."""
@@ -52,11 +52,11 @@ class Pausing:
             async with trio.open_nursery() as nursery:
                 while True:
                     idle = list(self._idle())
-                    moves = self._supervisor.set_aside(idle)
+                    moves = self._passage.set_aside(idle)
                     for source, group in moves.items():
                         nursery.start_soon(self._carry, source, group)
                     for session in idle:
-                        if session.move is None and self._supervisor.is_over_quota(session):
+                        if session.move is None and self._passage.is_over_quota(session):
                             await set_down(self._table, session)
                     await trio.sleep(LOOK_EVERY_S)
         except* SwapdError as group:
@@ -73,7 +73,7 @@ class Pausing:
                 yield session
 
     async def _carry(self, source: str, moves: list[Move]) -> None:
-        await self._supervisor.carry_aside(source, moves)
+        await self._passage.carry_aside(source, moves)
         for move in moves:
             if move.outcome != "parked":
                 self._not_before[move.session.id] = trio.current_time() + RETRY_S

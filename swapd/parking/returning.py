@@ -15,8 +15,7 @@ import trio
 
 from swapd.errors import SwapdError
 from swapd.migration.move import Move
-from swapd.migration.supervisor import MigrationSupervisor
-from swapd.parking.link import ParkLink
+from swapd.parking.passage import Passage
 from swapd.sessions.live import LiveSession
 from swapd.sessions.table import SessionTable
 
@@ -30,13 +29,13 @@ RETRY_MAX_S: Final = 8.0
 class Returning:
     """Brings parked sessions back. `run` owns the tasks of their moves."""
 
-    def __init__(self, park: ParkLink, table: SessionTable, supervisor: MigrationSupervisor) -> None:
-        self._park = park
+    def __init__(self, table: SessionTable, passage: Passage) -> None:
+        self._park = passage.park
         self._table = table
-        self._supervisor = supervisor
+        self._passage = passage
         self._failures: dict[str, tuple[int, float]] = {}
         """How often a session's way back came to nothing, and when to try again."""
-        park.on_credit = table.notify
+        self._park.on_credit = table.notify
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look whenever anything changed, until cancelled. Cancelled: its moves come to an end."""
@@ -46,7 +45,7 @@ class Returning:
                 while True:
                     there = {kept.header.session for kept in self._park.room}
                     self._failures = {name: e for name, e in self._failures.items() if name in there}
-                    moves = self._supervisor.bring_back(list(self._waiting()))
+                    moves = self._passage.bring_back(list(self._waiting()))
                     for target, group in moves.items():
                         nursery.start_soon(self._carry, target, group)
                     await self._table.wait_activity(LOOK_EVERY_S)
@@ -60,7 +59,7 @@ class Returning:
 
         Not while its way back has just failed, nor while nobody reads it: it would keep others out in vain.
         """
-        first = self._supervisor.precedence(self._waiting())
+        first = self._passage.precedence(self._waiting())
         return first.tokens if first is not None and first.worker == worker else 0
 
     def _waiting(self) -> Iterable[LiveSession]:
@@ -76,7 +75,7 @@ class Returning:
         return self._failures.get(session, (0, 0.0))[1]
 
     async def _carry(self, target: str, moves: list[Move]) -> None:
-        await self._supervisor.carry_back(target, moves)
+        await self._passage.carry_back(target, moves)
         for move in moves:
             if move.outcome in ("aborted_source_resumed", "rehomed_source"):
                 failures = self._failures.get(move.session.id, (0, 0.0))[0]

@@ -285,13 +285,12 @@ class Recovery:
         old = session.record.owner
         if old is not None:
             self._ledger.free(old.worker, session.id)
-        since = trio.current_time()
+        timers = self._config.timers
+        began = since = trio.current_time()
         while not session.over:
             # Where one will be there, ending the session meanwhile would lose what can be saved.
-            coming = any(other.coming for other in self._links.values())
-            timers = self._config.timers
-            if trio.current_time() - since > (timers.worker_start_s if coming else timers.decide_s):
-                return False  # H71, A16
+            if any(other.coming for other in self._links.values()):
+                since = trio.current_time()
             link = self._choose(session, self._links.values(), self._ledger)
             if link is not None:
                 try:
@@ -302,6 +301,10 @@ class Recovery:
                     if error.code is Code.STORE_FAILED:
                         raise
                     log.warning("replay refused", extra={"session": session.id, "code": error.code})
+            # Only after the look: who was waited for may be there now, later than `decide_s`.
+            now = trio.current_time()
+            if now - since > timers.decide_s or now - began > timers.worker_start_s:
+                return False  # H71, A16
             await self._table.wait_activity(LOOK_AGAIN_S)
         return False
 

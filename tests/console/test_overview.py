@@ -8,9 +8,10 @@ import re
 import msgspec
 import pytest
 
-from console.pages.device_words import words
+from console.pages.device_words import running_on, words
 from console.pages.overview import notices
-from swapd.device_views import TakeBack, TakenBack
+from console.phrases import clock
+from swapd.device_views import HeldUp, TakeBack, TakenBack
 from swapd.lending.reasons import Why
 from swapd.views import Caller, SwitchesView
 from tests.console.service_double import OPERATOR, TENANT
@@ -212,3 +213,24 @@ async def test_a_service_that_cannot_write_says_so_above_the_cards(service, reas
     told = [each for each in notices(status) if "Diagnostics says more" in each]
     assert len(told) == 1
     assert says in told[0]
+
+
+@pytest.mark.parametrize(("state", "count"), [("vacating", 2), ("free", 0)])
+def test_a_device_that_is_its_owners_has_nothing_on_it(state, count):
+    """A worker that was ended with a broken disk still owns its sessions; the device does not have them."""
+    device = lent_device("gpu0", state=state, workers=("a", "b"))
+    assert running_on(device, ["a", "b", "c", None]) == count
+
+
+async def test_a_device_that_a_broken_disk_holds_up_says_what_its_owner_can_do(service, client):
+    """SF: when it ends by itself, or why it must not; also where the owner took it back."""
+    taken = {"taken_back": TakenBack(100.0, "told"), "why": "taken_back", "admitting": False}
+    held = lent_device("gpu0", state="vacating", held_up=HeldUp(3600.0, {}), **taken)
+    service.lent = {"gpu0": held}
+    page = await text(client)
+    assert "cannot write to its disk" in page
+    assert f"At {clock(3600.0)} swapd ends what runs on it" in page
+    service.lent = {"gpu0": msgspec.structs.replace(held, held_up=HeldUp(None, {"a": 4242}))}
+    page = await text(client)
+    assert "must not end it" in page
+    assert "end process 4242 (worker a) yourself" in page

@@ -240,17 +240,7 @@ class Deployment:
 
     def processes(self) -> list[int]:
         """Pids whose command line names this deployment's folder."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    command = (entry / "cmdline").read_bytes()
-                    state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                except OSError:
-                    continue
-                if str(self.folder).encode() in command and state != "Z":
-                    found.append(int(entry.name))
-        return found
+        return processes_of(self.folder)
 
     # The API ---------------------------------------------------------------------------------
 
@@ -303,6 +293,21 @@ class Deployment:
                 ):
                     return views
                 await trio.sleep(0.1)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Pids whose command line names a folder, or anything in it; not this process's own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if str(folder).encode() in command and state != "Z":
+                found.append(int(entry.name))
+    return found
 
 
 class Reading:

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from ops.soaking.clients import Plan
-from tests.e2e.deployment import REPO
+from tests.e2e.drills import run_drill
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def test_a_short_soak_holds_and_leaves_nothing(tmp_path: Path) -> None:
-    report = tmp_path / "soak.json"
     options = ["--seed=7", "--minutes=0", "--sessions=5", "--chaos-s=3", "--step-ms=1"]
-    done = subprocess.run(
-        [sys.executable, "ops/soak.py", *options, "--json", str(report)],
-        check=False,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        cwd=REPO,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    [line] = done.stdout.decode().splitlines()
-    assert line.startswith("soak: ok: 1 rounds from seed 7, 5 sessions")
-    [one] = json.loads(report.read_bytes())
+    code, said, [one] = run_drill("ops/soak.py", tmp_path, *options)
+    assert code == 0, said
+    assert "soak: ok: 1 rounds from seed 7, 5 sessions" in said.splitlines()[-1]
     assert one["faults"] == []
-    assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]
 
 
 def test_another_prompt_or_seed_is_another_reference() -> None:

@@ -395,6 +395,25 @@ async def test_a_paused_session_is_released_by_a_heartbeat_after_its_activation(
         assert world.bodies(into.Prepare)[0].items[0].limit == 6
 
 
+async def test_a_source_that_hangs_is_asked_to_release_until_it_has_or_is_gone(tmp_path: Path) -> None:
+    """GO at L, note 3: the session lives elsewhere, but its old worker is not empty before that."""
+    for lost in (False, True):
+        async with open_world(tmp_path / str(lost)) as world:
+            session = await world.session(tokens=6)
+            wave = await wave_of(world, session)
+            world.a.always(into.Release, silence)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wave.run)
+                await world.until(lambda: len(world.bodies(into.Release)) >= 3)
+                assert wave.moves[0].outcome == "completed_native"
+                assert nursery.child_tasks  # the wave is still there, and so is its drain
+                if lost:
+                    world.lose("a")
+                else:
+                    world.a.always(into.Release, ScriptedLink.work)
+            assert set(world.bodies(into.Release)) == {into.Release("s", 1)}
+
+
 async def test_a_target_lost_before_its_first_token_gives_the_session_back(tmp_path: Path) -> None:
     """B22, RH: a new durable transfer under e+2, decided before the source is told; nothing recomputed."""
     async with open_world(tmp_path) as world:

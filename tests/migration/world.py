@@ -501,14 +501,15 @@ async def open_world(
                     world.table.add(record, await world.transcript(name))
                 await actors.start(world.recovery.run)
                 await actors.start(world.supervisor.run)
-                if world.park is not None:
-                    await actors.start(world.park.room.run)
-                    actors.start_soon(world.recovery.attached, world.park, world.park.inventory())
-                    returning = Returning(world.park, world.table, world.supervisor)
+                passage = world.supervisor.passage
+                if passage is not None:
+                    await actors.start(passage.park.room.run)
+                    actors.start_soon(world.recovery.attached, passage.park, passage.park.inventory())
+                    returning = Returning(world.table, passage)
                     world.admission.kept_for = returning.kept_for
                     await actors.start(returning.run)
                     grace_s = config.limits.disconnect_grace_s
-                    await actors.start(Pausing(world.table, world.supervisor, grace_s).run)
+                    await actors.start(Pausing(world.table, passage, grace_s).run)
                 if attach:
                     for name in world.links:
                         world.recovery.introduced(name)

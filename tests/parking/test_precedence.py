@@ -128,6 +128,9 @@ async def test_room_is_kept_only_for_one_that_could_come_back(
             world.a.always(into.Reserve, refusal(Code.TARGET_FULL))
             room_of(world, "a", 2 * BIG_BLOCKS + 2)
             world.table.notify()
-            await world.until(lambda: len(world.bodies(into.Reserve)) == 1 and waits.move is None)
+            leases = world.leases
+            assert leases is not None
+            # When its lease is back, too, its failure has been noted.
+            await world.until(lambda: len(world.bodies(into.Reserve)) == 1 and leases.active == 0)
             room_of(world, "a", BIG_BLOCKS + 4)
         await admitted(world)

@@ -392,6 +392,24 @@ async def test_a_worker_that_pauses_before_its_next_start_is_waited_for(
             assert session.record.code == Code.RECOVERY_UNAVAILABLE
 
 
+async def test_a_worker_that_came_later_than_a_decision_may_take_is_given_the_session(tmp_path: Path) -> None:
+    """A16, H71: who was waited for is asked once it is there, however long its start took."""
+    timers = msgspec.structs.replace(TIMERS, decide_s=0.1, worker_start_s=60.0)
+    async with open_world(tmp_path, timers=timers) as world:
+        session = await world.session(allow_replay_fallback=True)
+        world.a.pauses = True
+        world.admission.close("b", "drain", "worker b is draining")
+        world.lose("a")
+        began = trio.current_time()
+        while trio.current_time() < began + 4 * timers.decide_s:
+            await world.table.wait_activity(0.05)
+        world.a.be_born()
+        world.table.notify()
+        await world.until(lambda: not session.recovering)
+        assert not session.over
+        assert session.record.owner == world.a.owner
+
+
 @pytest.mark.parametrize("when", ["waiting for a worker", "starting"])
 async def test_a_session_cancelled_while_it_is_rebuilt_leaves_nothing_behind(
     tmp_path: Path, when: str

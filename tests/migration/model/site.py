@@ -154,7 +154,7 @@ class Site(Coordinator):
         return leases
 
     def books(self) -> list[DrainBook]:
-        return list(self.supervisor._books.values())
+        return [drain.book for drain in self.supervisor._drains.values()]
 
     def unexplained(self) -> list[str]:
         """Sessions on a worker that drains for which nobody can say why they are still there."""

@@ -1,0 +1,177 @@
+"""Moves from what they borrow to their records: for drains, and for the way into the park and back.
+
+A move is borrowed for first (`borrow`); then it must be carried, for only that gives back what it has.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import trio
+
+from swapd import failpoints
+from swapd.config import Config
+from swapd.errors import Code, SwapdError
+from swapd.messages.from_worker import EngineInfo
+from swapd.messages.generation import PARK
+from swapd.migration.drains import DrainBook
+from swapd.migration.loans import Loans
+from swapd.migration.move import Move
+from swapd.migration.quarantine import Quarantine
+from swapd.migration.records import planned
+from swapd.migration.route import Peer
+from swapd.migration.tally import Tally
+from swapd.migration.wave import Wave
+from swapd.parking.gate import Gate
+from swapd.sessions.live import LiveSession
+from swapd.sessions.record import MoveRecord
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.store.moves import finish_move, plan_move
+from swapd.worker.link import WorkerLink
+
+
+class Carrier:
+    """Carries the moves of all drains and of the park. `gate` is None where nothing is parked."""
+
+    def __init__(
+        self,
+        config: Config,
+        table: SessionTable,
+        recovery: Recovery,
+        links: Mapping[str, WorkerLink],
+        loans: Loans,
+        tally: Tally,
+        quarantine: Quarantine,
+        gate: Gate | None,
+        wall: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._store = table.store
+        self._recovery = recovery
+        self._links = links
+        self._loans = loans
+        self._tally = tally
+        self._quarantine = quarantine
+        self._gate = gate
+        self._park = gate.park if gate is not None else None
+        self._wall = wall
+
+    def peer(self, name: str) -> Peer:
+        """A worker, or the park. Raises `parking_off`."""
+        if name != PARK:
+            return self._links[name]
+        if self._park is None:
+            raise SwapdError(Code.PARKING_OFF)
+        return self._park
+
+    def borrow(
+        self, session: LiveSession, source: Peer, target: Peer, info: EngineInfo, drain: str | None
+    ) -> Move:
+        """Borrow what a move needs; `info` is the engine's that made its KV. Raises why that cannot be."""
+        source_owner, target_owner = source.owner, target.owner
+        if source_owner is None or target_owner is None:
+            raise SwapdError(Code.NO_TARGET)
+        name = f"mov_{secrets.token_hex(8)}"
+        if self._gate is not None and target.name == PARK:
+            self._gate.expect(name, session, info)
+        try:
+            lease = self._loans.lend(session, target.name, info)
+        except SwapdError:
+            if self._park is not None:
+                self._park.settle(name)
+            raise
+        move = Move(
+            id=name,
+            session=session,
+            drain=drain,
+            source=source_owner,
+            target=target_owner,
+            epoch=session.record.epoch,
+            lease=lease,
+        )
+        session.move = move.id
+        return move
+
+    def wave(self, source: str, target: str, moves: Sequence[Move]) -> Wave:
+        """The moves that go between these two together."""
+        batch = f"bat_{secrets.token_hex(6)}"
+        return Wave(self._config, self._table, self.peer(source), self.peer(target), batch, moves)
+
+    async def carry(
+        self,
+        wave: Wave,
+        book: DrainBook | None = None,
+        settled: Callable[[Wave], None] = lambda wave: None,
+    ) -> None:
+        """One wave from its durable plan to its records; nothing of it stays behind.
+
+        `book` is that of the drain that sends it; `settled` is told when all is given back. Raises only what
+        fails the store.
+        """
+        try:
+            now = self._wall()
+            records = [planned(move, now) for move in wave.moves]
+            await failpoints.pass_by("P.before")
+            await self._store.commit(lambda db: _plan_all(db, records))
+            await failpoints.pass_by("P.after")
+            await wave.run()
+            await failpoints.pass_by("Z.before")
+        finally:
+            with trio.CancelScope(shield=True):  # bounded: memory to overwrite
+                await self._settle(wave, book)
+                settled(wave)
+                self._table.notify()
+        await failpoints.pass_by("Z.after")
+
+    async def _settle(self, wave: Wave, book: DrainBook | None) -> None:
+        for move in wave.moves:
+            session = move.session
+            session.move = None
+            if move.target_fault is not None:
+                self._quarantine.put(move.target, move.target_fault)
+            self._loans.settle(move)
+            if self._park is not None:
+                self._park.settle(move.id)
+            self._note(book, move)
+            if session.ended:
+                continue
+            if move.outcome == "failed":
+                # After the commit the target may be there and yet not have it: its link says nothing of that.
+                self._recovery.disown(session)
+            else:
+                self._recovery.look_at(session)
+        await self._loans.give_back([move.lease for move in wave.moves])
+
+    def _note(self, book: DrainBook | None, move: Move) -> None:
+        """Enter the outcome in the drain's book and in the move's row."""
+        result = move.result()
+        if move.outcome == "failed" and not move.session.ended:
+            # Whether the session is rebuilt or ends is recovery's to decide; it is noted when that is known.
+            result = msgspec.structs.replace(result, outcome=None)
+        if book is not None:
+            book.note(result)
+        if PARK in (move.source.worker, move.target.worker):
+            self._table.on_event("session", move.session)  # an operator sees it come and go
+        if book is not None and move.outcome in ("aborted_source_resumed", "rehomed_source"):
+            book.put_off(move.session.id, self._wall())
+        self._tally.took(result, move.loaded if move.outcome == "completed_native" else 0)
+        outcome = move.outcome
+        if outcome is None or self._store.failed:
+            return  # The row stays open: the next start resolves it by what is durable (H146, H147).
+        at = self._wall()
+
+        def recorded(ended: bool | BaseException) -> None:
+            if ended is True:
+                self._tally.move_recorded(outcome)
+
+        self._store.post(lambda db: finish_move(db, move.id, outcome, result.reason, result, at), recorded)
+
+
+def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:
+    for record in records:
+        plan_move(db, record)

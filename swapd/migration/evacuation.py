@@ -1,0 +1,230 @@
+"""One drain at work: it looks again whenever a session made progress, until nothing is left on its worker.
+
+What can move joins a wave, what cannot is noted with its reason, what has ended is noted as such. The
+deadline only changes the drain's state: it ends nothing, and a blocked drain goes on trying until it is
+cancelled (B14).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import trio
+
+from swapd.errors import Code, SwapdError
+from swapd.migration.carrier import Carrier
+from swapd.migration.departures import depart
+from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
+from swapd.migration.move import Move
+from swapd.migration.outlook import Outlook
+from swapd.migration.pictures import traveller
+from swapd.migration.planner import Assignment
+from swapd.migration.records import drain_record
+from swapd.migration.rehearsal import REBUILDS
+from swapd.migration.tally import Tally
+from swapd.migration.wave import Wave
+from swapd.sessions.live import LiveSession
+from swapd.sessions.recovery import Recovery
+from swapd.sessions.table import SessionTable
+from swapd.store.drains import save_drain
+from swapd.views import DrainView, SessionOutcome
+from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.migration")
+
+EVALUATE_EVERY_S: Final = 0.5
+
+
+class Evacuation:
+    """The book of one drain, its waves, and its task (`run`). Whoever opens it closes the worker first."""
+
+    def __init__(
+        self,
+        book: DrainBook,
+        table: SessionTable,
+        recovery: Recovery,
+        links: Mapping[str, WorkerLink],
+        outlook: Outlook,
+        carrier: Carrier,
+        tally: Tally,
+        wall: Callable[[], float],
+        *,
+        parks: bool,
+        tell: Callable[[DrainView], None],
+    ) -> None:
+        """`parks`: whether there is a park. `tell` hears of every change of state that is durable."""
+        self.book = book
+        self.done = trio.Event()
+        self._waves: list[Wave] = []
+        self._table = table
+        self._store = table.store
+        self._recovery = recovery
+        self._links = links
+        self._outlook = outlook
+        self._carrier = carrier
+        self._tally = tally
+        self._wall = wall
+        self._parks = parks
+        self._tell = tell
+
+    def view(self) -> DrainView:
+        """The book as it is, with how far the moves under way are and who still waits (H54)."""
+        book = self.book
+        if book.over:
+            return book.view()
+        now = {session.id: SessionOutcome(session.id, None, None, "planned") for session in self._left()}
+        now = {name: outcome for name, outcome in now.items() if name not in book.outcomes}
+        for move in self._moves():
+            if move.session.move == move.id:
+                # How it ends is told once it has ended: until then a crash may make it end otherwise.
+                now[move.session.id] = msgspec.structs.replace(move.result(), outcome=None, reason=None)
+        return book.view(now)
+
+    def withdraw(self, why: Code, target: str | None = None) -> None:
+        """Bring its moves to a clean end, or only those to `target`: what is not committed is aborted."""
+        for wave in self._waves:
+            if target is None or wave.target == target:
+                wave.withdraw(why)
+
+    async def run(self) -> None:
+        """Evacuate until the book is over. Raises only what fails the store."""
+        book = self.book
+        seen: set[str] = {session.id for session in self._left()} | set(book.outcomes)
+        async with trio.open_nursery() as nursery:
+            while not book.over:
+                left = {session.id for session in self._left()} | self._travelling()
+                seen |= left
+                left |= self._undecided(seen)
+                await self._note_departed(seen - left)
+                # First, so that a deadline that has passed already finds out what is in the way.
+                self._send_off(self._left(), nursery)
+                if book.evaluate(left, self._wall()):
+                    await self.save()
+                    continue
+                await self._table.wait_activity(EVALUATE_EVERY_S)
+        if book.state == "cancelled":
+            # Who ended since the last look has an own outcome; only who is here was cancelled (H54).
+            here = {session.id for session in self._left()} | self._undecided(seen)
+            await self._note_departed(seen - here)
+            for name in here:
+                book.ended(name, "cancelled", Code.DRAIN_CANCELLED)
+        await self.save()
+
+    async def save(self) -> None:
+        """Make the book durable as it is."""
+        record = drain_record(self.book)
+        # Shielded, one disk write long: a drain that is in the store must be here, too.
+        with trio.CancelScope(shield=True):
+            if await self._store.commit(lambda db: save_drain(db, record)):
+                self._tally.drain_recorded(record.state)
+        self._tell(self.book.view())
+
+    # Who is where ----------------------------------------------------------------------------
+
+    def _left(self) -> list[LiveSession]:
+        """Sessions that are still on the worker."""
+        return [session for session in self._table.owned_by(self.book.worker) if not session.ended]
+
+    def _moves(self) -> list[Move]:
+        return [move for wave in self._waves for move in wave.moves]
+
+    def _travelling(self) -> set[str]:
+        """Sessions of waves that have not been settled yet."""
+        return {move.session.id for move in self._moves()}
+
+    def _undecided(self, seen: set[str]) -> set[str]:
+        """Sessions that left with an owner that is gone: what became of them is not known yet (H64)."""
+        sessions = (self._table.get(name) for name in seen)
+        return {s.id for s in sessions if s is not None and self._recovery.undecided(s)}
+
+    async def _note_departed(self, gone: set[str]) -> None:
+        """Sessions that ended where they were, or were rebuilt elsewhere (H59, A21)."""
+        book = self.book
+        for name in gone:
+            old = book.outcomes.get(name)
+            if old is not None and old.outcome in FINAL_OUTCOMES:
+                continue
+            session = await self._stored(name)
+            state = session.record.state if session is not None else "completed"
+            landed = session is None or (session.record.owner, session.record.epoch) == book.landed.get(name)
+            if state == "failed":
+                code = session.record.code if session is not None else None
+                book.ended(name, "failed", code or Code.RECOVERY_UNAVAILABLE)
+            elif old is not None and name in book.landed and landed:
+                # RY: the last coordinator committed it, and it lives, or ended, where it was sent.
+                book.note(msgspec.structs.replace(old, outcome="completed_native", reuse=1.0))
+            elif state == "cancelled":
+                book.ended(name, "cancelled", Code.SESSION_CANCELLED)
+            elif state == "completed":
+                book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            elif state == "parked":
+                book.ended(name, "parked", Code.PARK_FULL)  # no move took it there: it waits without its KV
+            else:
+                reason = Code.SOURCE_LOST if book.mode == "native" else None
+                rebuilt = session.rebuilt_positions if session is not None else 0
+                book.ended(name, "completed_replay", reason, rebuilt)
+
+    async def _stored(self, session: str) -> LiveSession | None:
+        """A session as it is, however long ago it ended; None once its retention is over."""
+        try:
+            return await self._table.find(session)
+        except SwapdError as error:
+            if error.code != Code.SESSION_UNKNOWN:
+                raise
+            return None
+
+    # Who leaves ------------------------------------------------------------------------------
+
+    def _send_off(self, left: list[LiveSession], nursery: trio.Nursery) -> None:
+        """Plan what can leave now and let it go."""
+        book = self.book
+        source = self._links.get(book.worker)
+        # H143: after a restart nothing moves before every session's owner is known.
+        if source is None or source.owner is None or not self._recovery.reconciled:
+            return
+        now = self._wall()
+        here = [s for s in left if s.move is None and not s.recovering and book.may_try(s.id, now)]
+        if not here:
+            return
+        if book.mode in REBUILDS:
+            self._rebuild(here, now)
+            return
+        leave, stay = depart(
+            self._outlook.sight(source),
+            [traveller(session) for session in here],
+            parks=lambda session: self._parks and book.parks(session),
+            borrow=lambda assignment: self._borrow(source, assignment),
+        )
+        for refusal in stay:
+            detail = refusal.detail or self._outlook.detail(refusal, source.name)
+            told = book.waiting(refusal.session, str(refusal.code), "planned", detail)
+            if told and not refusal.retry and refusal.code is not Code.ALREADY_FINISHED:
+                log.warning("move refused", extra={"session": refusal.session, "code": refusal.code})
+        by_target: dict[str, list[Move]] = {}
+        for departure in leave:
+            by_target.setdefault(departure.target, []).append(departure.loan)
+        for target, moves in by_target.items():
+            wave = self._carrier.wave(source.name, target, moves)
+            self._waves.append(wave)
+            nursery.start_soon(self._carrier.carry, wave, book, self._waves.remove)
+
+    def _rebuild(self, here: list[LiveSession], now: float) -> None:
+        """Have sessions made anew on other workers: this drain's mode takes no KV along."""
+        book = self.book
+        for session in here:
+            reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
+            if reason is not None:
+                book.waiting(session.id, str(reason), "planned")
+            # If it is still here at the next look, nobody took it: that was no reason to ask at once.
+            book.put_off(session.id, now)
+
+    def _borrow(self, source: WorkerLink, assignment: Assignment) -> Move:
+        """Borrow what a move needs. Raises why that cannot be."""
+        session = self._table.get(assignment.session)
+        if session is None or source.ready is None:
+            raise SwapdError(Code.NO_TARGET)
+        target = self._carrier.peer(assignment.target)
+        return self._carrier.borrow(session, source, target, source.ready.info, self.book.id)
