@@ -254,7 +254,8 @@ def _after(each: SessionOutcome, over: bool) -> str:
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."
         case "completed_replay" | "completed_redispatch":
-            return f"{plural(each.recomputed_tokens, 'token')} computed again."
+            computed = each.recomputed_tokens
+            return "Being rebuilt." if computed is None else f"{plural(computed, 'token')} computed again."
         case "parked" if each.reason == Code.PARK_FULL:
             return "It waits without its KV, which is computed again once a worker has room."
         case "parked":

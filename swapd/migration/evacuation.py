@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -121,6 +122,15 @@ class Evacuation:
             if await self._store.commit(lambda db: save_drain(db, record)):
                 self._tally.drain_recorded(record.state)
         self._tell(self.book.view())
+
+    def rebuilt(self, session: LiveSession) -> None:
+        """What a replay cost is known, perhaps only after this drain is over."""
+        book = self.book
+        if not book.rebuilt(session.id, session.rebuilt_positions or 0):
+            return
+        if book.over:
+            self._store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)
+        self._tell(book.view())
 
     # Who is where ----------------------------------------------------------------------------
 

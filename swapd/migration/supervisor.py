@@ -92,6 +92,7 @@ class MigrationSupervisor:
             if self._gate is not None
             else None
         )
+        recovery.on_rebuilt = self._rebuilt
         self._drains: dict[str, Evacuation] = {}
         """Those under way, and the latest that are over, for cheap reads."""
         self._nursery: trio.Nursery | None = None
@@ -205,6 +206,10 @@ class MigrationSupervisor:
         if self._store.failed:
             raise SwapdError(Code.STORE_FAILED)
         return here.view()
+
+    def _rebuilt(self, session: LiveSession) -> None:
+        for drain in self._drains.values():
+            drain.rebuilt(session)
 
     # Parking ---------------------------------------------------------------------------------
 

@@ -81,6 +81,8 @@ class SessionTable:
         self.accepted_tokens = 0
         self.on_event: Callable[[str, LiveSession], None] = lambda kind, session: None
         self.on_orphan: Callable[[LiveSession], None] = lambda session: None
+        self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
+        """A replay gave its first token: what it cost is known."""
         self.park: ParkOwner | None = None
         """The owner of parked sessions, where the service has one (B3)."""
         self._tokenizer = tokenizer
@@ -170,6 +172,8 @@ class SessionTable:
             if run.first_pos > len(session.received) + 1:
                 self.fenced["gap"] += 1
                 continue
+            if session.rebuilt(run):
+                self.on_rebuilt(session)
             append = session.take(run, self._wall)
             if append is not None:
                 self._post(session, append, link)

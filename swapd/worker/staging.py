@@ -61,6 +61,13 @@ class Reservation:
         """Whether an incomplete import was forgotten; a sealed one never is (decision 3)."""
         return self._state == "open" and now_s - self.touched_s > self._ttl_s
 
+    def whole(self, block_tokens: int) -> int:
+        """Positions from the first on that lie in full, verified blocks (B21, B24)."""
+        blocks = 0
+        while self.filled.get(blocks, 0) == block_tokens:
+            blocks += 1
+        return blocks * block_tokens
+
     def complete(self, computed: int, block_tokens: int) -> bool:
         """Whether every position below `computed` lies in a verified block, and no block claims more."""
         needed = valid_tokens(computed, block_tokens)

@@ -413,10 +413,87 @@ class EngineClaims:
         pair.target.start("again", given, first)
         transcript.run(pair.target)
         below = len(given.prompt) + len(first) - 1
-        # sim also counts the last position, whose token is new input.
-        assert pair.target.recomputed() - before in (below, below + 1)
+        assert pair.target.recomputed() - before == below
+        assert [one for step in transcript.steps for one in step.rebuilt] == [("again", below)]
         assert len(transcript.outputs["again"]) == 12 - len(first)
         assert transcript.finish["again"] == "length"
+
+    def test_a_generation_is_rebuilt_from_the_blocks_that_came(self, pair: Pair) -> None:
+        """B24, H209: what came is used as it is, only the rest is computed; each says how much.
+
+        The control is a replay on the source, whose prefix cache has exactly those blocks, if it has one: so
+        both compute the same chunks.
+        """
+        size = pair.source.info.block_tokens
+        transcript, hops = Transcript(), []
+        for number, name in enumerate(("greedy", "seeded with penalties")):
+            given = spec(5 * size + 3 + number, 40, MODES[name], start=100 + number, salt="salvage")
+            hops.append(Hop(f"whole{number}", f"rest{number}", given))
+        for hop in hops:
+            pair.source.start(hop.key, hop.spec, ())
+        prefill_all(pair.source, transcript, [hop.key for hop in hops])
+        transcript.run(pair.source)
+
+        accepted = {hop: transcript.outputs[hop.key][:10] for hop in hops}
+        below = {hop: len(hop.spec.prompt) + 10 - 1 for hop in hops}
+        before = pair.source.recomputed()
+        for hop in hops:
+            pair.source.start(f"{hop.key} again", hop.spec, accepted[hop])
+        control = Transcript()
+        control.run(pair.source)
+        cached = pair.source.recomputed() - before < sum(below.values())
+
+        for hop in hops:
+            pair.source.start(hop.key, hop.spec, accepted[hop])
+        prefill_all(pair.source, Transcript(), [hop.key for hop in hops])
+        before = pair.target.recomputed()
+        for hop in hops:
+            pair.target.reserve(hop.copy, hop.spec)
+            fill(pair.target, pair.target.block_table(hop.copy), NAN_BYTE)
+            copy_blocks(pair, [hop], blocks=below[hop] // size)
+        pair.target.activate([Arrival(hop.copy, accepted[hop], below[hop] // size * size) for hop in hops])
+        assert not any(pair.target.decoding(hop.copy) for hop in hops)
+        transcript.run(pair.target)
+        for hop in hops:
+            pair.source.remove(hop.key)
+            assert transcript.outputs[hop.copy] == control.outputs[f"{hop.key} again"]
+            assert cached or transcript.outputs[hop.copy] == transcript.outputs[hop.key][10:]
+        rest = {hop.copy: below[hop] % size for hop in hops}
+        assert pair.target.recomputed() - before == sum(rest.values())
+        told = [one for step in transcript.steps for one in step.rebuilt]
+        assert sorted(told) == sorted(rest.items())
+
+    def test_one_that_lacks_blocks_waits_like_a_prompt(self, pair: Pair) -> None:
+        """B24: it makes nobody's step longer who is let in beside it, and stands still while prefill does."""
+        size = pair.target.info.block_tokens
+        transcript = Transcript()
+        hop = Hop("fit", "moved", spec(12, 8, start=105, salt="beside"))
+        pair.source.start(hop.key, hop.spec, ())
+        prefill_all(pair.source, transcript, [hop.key])
+        lacking = spec(4 * size, 8, start=106, salt="lacks")
+        pair.target.reserve("lacks", lacking)
+        fill(pair.target, pair.target.block_table("lacks"), 0)
+        pair.target.set_prefill(False)
+        pair.target.activate([Arrival("lacks", (7,), size)])
+        assert not pair.target.runnable()
+        pair.target.set_prefill(True)
+        move(pair, [hop], transcript)
+        transcript.run(pair.target, 1)
+        assert list(transcript.steps[-1].batch) == [(hop.copy, 1)]
+        assert pair.target.computed("lacks") == size
+        pair.target.set_prefill(False)
+        transcript.run(pair.target, 1)
+        assert list(transcript.steps[-1].batch) == [(hop.copy, 1)]
+        pair.target.set_prefill(True)
+        transcript.run(pair.target, 1)
+        assert dict(transcript.steps[-1].batch)[hop.copy] == 1
+        assert pair.target.computed("lacks") > size
+        pair.target.remove("lacks")
+        pair.target.remove(hop.copy)
+        pair.source.remove(hop.key)
+        pair.target.reserve("waits", lacking)
+        pair.target.activate([Arrival("waits", (7,), size)])
+        pair.target.remove("waits")
 
     def test_a_new_prompt_is_not_counted_as_replay(self, pair: Pair) -> None:
         """H74."""

@@ -115,6 +115,8 @@ class ScriptedLink:
         """Whether a session that is activated, resumed or started gives a token at once."""
         self.credited: list[str] = []
         self.activated: set[into.SessionEpoch] = set()
+        self.imports: dict[str, int] = {}
+        """Blocks that came for each move that reserved room here."""
         self.ready: out.Ready | None
         self.world = world
         self._info = info
@@ -199,6 +201,8 @@ class ScriptedLink:
     def tell(self, body: into.ToWorker) -> None:
         if self.ready is not None:
             self._note(body)
+            if isinstance(body, into.Discard):
+                self.imports.pop(body.move, None)
 
     async def request(self, body: into.ToWorker, expect: type[M], timeout_s: float | None = None) -> M:
         if self.ready is None:
@@ -220,14 +224,18 @@ class ScriptedLink:
     async def work(self, body: Any) -> object:
         """Answer as a worker that does what it is asked."""
         match body:
-            case into.Start(spec=spec, epoch=epoch):
-                self._emit(spec.session)
-                return out.Started(spec.session, epoch)
+            case into.Start(spec=spec, epoch=epoch, outputs=outputs):
+                below = len(spec.prompt) + len(outputs) - 1
+                kept = min(self.imports.pop(body.salvage, 0) * BLOCK_TOKENS, below)
+                self._emit(spec.session, below - kept if outputs else None)
+                return out.Started(spec.session, epoch, kept)
             case into.Reserve(move=move):
+                self.imports[move] = 0
                 return out.Reserved(move, 1)
             case into.Export():
                 return self._export(body)
             case into.Import(move=move, manifest=manifest):
+                self.imports[move] = self.imports.get(move, 0) + len(manifest.blocks)
                 return out.Imported(move, len(manifest.blocks), 0.0)
             case into.Quiesce(batch=batch):
                 return out.Quiesced(batch)
@@ -246,18 +254,24 @@ class ScriptedLink:
                 return out.Done()
 
     def speak(
-        self, session: str, *ids: int, finish: out.Finish | None = None, epoch: int | None = None
+        self,
+        session: str,
+        *ids: int,
+        finish: out.Finish | None = None,
+        epoch: int | None = None,
+        recomputed: int | None = None,
     ) -> None:
         """Send tokens of a session, as of its next position."""
         live = self.world.table.get(session)
         assert live is not None
-        run = out.TokenRun(session, epoch or live.record.epoch, len(live.received) + 1, ids, finish)
+        first = len(live.received) + 1
+        run = out.TokenRun(session, epoch or live.record.epoch, first, ids, finish, recomputed)
         self.world.table.take_tokens(self, out.Tokens(1, (run,)))
 
-    def _emit(self, session: str) -> None:
+    def _emit(self, session: str, recomputed: int | None = None) -> None:
         live = self.world.table.get(session)
         if self.emits and live is not None and live.producing and not live.over:
-            self.speak(session, 500 + len(live.received))
+            self.speak(session, 500 + len(live.received), recomputed=recomputed)
 
     def _export(self, export: into.Export) -> out.Exported:
         session = self.world.table.get(export.session)
