@@ -92,7 +92,7 @@ class Heard:
 @asynccontextmanager
 async def running(
     folder: Path,
-    heard: Heard,
+    heard: Callable[[Measurement], None],
     *,
     poll_ms: int = 250,
     deadline_s: float = WAIT_S,
@@ -159,6 +159,21 @@ async def test_a_measurement_can_be_asked_for_before_the_next_tick(folder: Path)
                 link.ask_soon()
                 await trio.sleep(0.2)
         assert [each.result for each in heard.of("one")[:1]] == ["first"]
+
+
+async def test_a_measurement_that_is_asked_for_at_a_busy_moment_is_not_forgotten(folder: Path) -> None:
+    """D38: else whoever waits would wait for the next tick after all."""
+    heard = Heard()
+    wishes: list[Callable[[], None]] = []
+
+    def on_measured(measurement: Measurement) -> None:
+        heard(measurement)
+        if wishes:
+            wishes.pop()()  # now, when the link waits for no tick
+
+    async with running(folder, on_measured, poll_ms=600_000) as link:
+        wishes.append(link.ask_soon)
+        await heard.until(lambda: len(heard.of("one")) == 2)
 
 
 async def test_its_files_are_the_users_alone(folder: Path) -> None:
