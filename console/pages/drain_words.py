@@ -236,7 +236,7 @@ def _row(each: SessionOutcome, over: bool) -> Row:
     tag = outcome_tag(each)
     if each.outcome is None and _under_way(each):
         what = _PHASES.get(each.phase, "On its way")
-    elif each.reason is not None:
+    elif each.reason is not None and each.outcome != "parked":
         what = reason(each.reason, each.detail)
     else:
         what = _after(each, over)
@@ -261,6 +261,8 @@ def _after(each: SessionOutcome, over: bool) -> str:
             return "Being rebuilt." if computed is None else f"{plural(computed, 'token')} computed again."
         case "completed_redispatch":
             return "Nothing had come of it yet."
+        case "parked" if each.reason == Code.PARK_FULL:
+            return "It waits without its KV, which is computed again once a worker has room."
         case "parked":
             return "In host memory until a worker has room."
         case None:

@@ -182,6 +182,8 @@ class Evacuation:
                 book.ended(name, "cancelled", Code.SESSION_CANCELLED)
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            elif state == "parked":
+                book.ended(name, "parked", Code.PARK_FULL)  # no move took it there: it waits without its KV
             else:
                 # After the commit it was the target that failed; before, the source (H55, H70).
                 reason = Code.SOURCE_LOST if book.mode == "native" else None

@@ -43,7 +43,7 @@ REASONS_OF: Final[Mapping[Outcome, frozenset[Code | None]]] = {
     "completed_replay": frozenset({None, Code.SOURCE_LOST, Code.TARGET_FAILED}),
     "completed_redispatch": frozenset({None, Code.SOURCE_LOST, Code.TARGET_FAILED, Code.COORDINATOR_RESTART}),
     "rehomed_source": _STEP,
-    "parked": frozenset({None, Code.COORDINATOR_RESTART}),
+    "parked": frozenset({None, Code.COORDINATOR_RESTART, Code.PARK_FULL}),
     "aborted_source_resumed": _STEP,
     "cancelled": frozenset(
         {Code.ALREADY_FINISHED, Code.SESSION_CANCELLED, Code.DRAIN_CANCELLED, Code.INTERNAL}

@@ -16,6 +16,7 @@ from swapd.messages import to_worker as into
 from swapd.messages.from_worker import Frozen, FrozenItem
 from swapd.migration.drains import DrainBook
 from swapd.migration.outcomes import REASONS_OF, within
+from swapd.parking.setting_down import set_down
 from swapd.store.drains import load_drain
 from swapd.views import Caller, NewSession, Outcome, SessionOutcome
 from tests.migration.test_supervisor import by_session, drained
@@ -138,6 +139,15 @@ async def parked(world: World) -> SessionOutcome:
     return await ended(world, "park")
 
 
+async def set_down_for_want_of_room(world: World) -> SessionOutcome:
+    world.full("b")
+    session = await world.session(allow_replay_fallback=True, reading=False)
+    begun = await world.supervisor.start("a", 60, "operator")
+    await world.until(lambda: "s" in world.supervisor.open_drains()[0].refused)
+    await set_down(world.table, session)
+    return by_session(await drained(world, begun.id))["s"]
+
+
 async def resumed(world: World) -> SessionOutcome:
     await world.session()
     world.b.always(into.Import, refusal(Code.CHECKSUM_MISMATCH))
@@ -257,6 +267,7 @@ ROWS: Final[list[tuple[Scene, Outcome, Code | None]]] = [
     (begun_anew, "completed_redispatch", None),
     (rehomed, "rehomed_source", Code.CAPACITY),
     (parked, "parked", None),
+    (set_down_for_want_of_room, "parked", Code.PARK_FULL),
     (resumed, "aborted_source_resumed", Code.CHECKSUM_MISMATCH),
     (finished_before_the_freeze, "cancelled", Code.ALREADY_FINISHED),
     (cancelled_by_its_client, "cancelled", Code.SESSION_CANCELLED),
