@@ -101,6 +101,9 @@ class Engine(Protocol):
     def decoding(self, key: str) -> bool:
         """Whether prefill is finished and at least one token came out."""
 
+    def outputs(self, key: str) -> tuple[int, ...]:
+        """The output tokens that the engine decodes on from: all decode state is a function of them (H89)."""
+
     def read_block(self, block: int, into: memoryview) -> None:
         """Copy a block out; `into` has `block_bytes` (any thread, beside a step)."""
 

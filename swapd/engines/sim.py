@@ -192,6 +192,10 @@ class SimEngine:
     def decoding(self, key: str) -> bool:
         return self._generations[key].decoding
 
+    def outputs(self, key: str) -> tuple[int, ...]:
+        generation = self._generations[key]
+        return tuple(generation.tokens[len(generation.spec.prompt) :])
+
     def read_block(self, block: int, into: memoryview) -> None:
         into[:] = self._block(block)
 

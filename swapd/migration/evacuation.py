@@ -193,6 +193,8 @@ class Evacuation:
                 book.ended(name, "cancelled", Code.SESSION_CANCELLED)
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            elif state == "parked":
+                book.ended(name, "parked", Code.PARK_FULL)  # no move took it there: it waits without its KV
             else:
                 reason = Code.SOURCE_LOST if book.mode == "native" else None
                 rebuilt = session.rebuilt_positions if session is not None else 0

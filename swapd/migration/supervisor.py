@@ -286,6 +286,8 @@ class MigrationSupervisor:
             return None
         if not session.producing:
             return Code.NO_READER
+        if session.waits_to_replay:
+            return Code.TARGET_FULL  # it goes on as soon as any worker has room
         parked = session.record.state == "parked"
         return self._gate.waits_for(session) if parked and self._gate is not None else None
 

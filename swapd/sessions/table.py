@@ -20,7 +20,7 @@ import trio
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Tokens
-from swapd.messages.generation import PARK, Owner
+from swapd.messages.generation import PARK, GenerationSpec, Owner
 from swapd.messages.to_worker import Cancel, Grant, ToWorker
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.live import LiveSession
@@ -107,6 +107,11 @@ class SessionTable:
         return [
             s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker
         ]
+
+    def transcript(self, session: str) -> tuple[GenerationSpec, list[int]] | None:
+        """What a session in memory was asked for, and its accepted tokens."""
+        found = self.get(session)
+        return None if found is None else (found.record.spec(), found.outputs())
 
     def owner_link(self, owner: Owner | None) -> OwnerLink | None:
         """The way to an owner, connected or not: its worker's link, or the park."""

@@ -231,7 +231,8 @@ class Commands:
             items.append(out.FrozenItem(item.move, status, position, computed))
             if session is not None and status == "frozen":
                 table = rooms.engine.block_table(session.key)
-                tails.append(self._cargo(item, session, table, rooms.book.blocks_for(computed), computed))
+                cargo = self._cargo(item, session, table, rooms.book.blocks_for(computed), computed)
+                tails.append(cargo._replace(spec=session.spec, outputs=rooms.engine.outputs(session.key)))
         boundary_ms = (time.monotonic() - request.at_s) * 1000
         job = rooms.transfers.export_tails(request.ticket, freeze.batch, items, tails, boundary_ms)
         rooms.tails.submit(job)

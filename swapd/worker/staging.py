@@ -15,6 +15,7 @@ from typing import Literal
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import GenerationSpec, Lease, Manifest
+from swapd.messages.snapshot import valid_tokens
 
 
 class Reservation:
@@ -68,11 +69,9 @@ class Reservation:
         return blocks * block_tokens
 
     def complete(self, computed: int, block_tokens: int) -> bool:
-        """Whether every position below `computed` lies in a verified block."""
-        return all(
-            self.filled.get(index, 0) >= min(block_tokens, computed - index * block_tokens)
-            for index in range(-(-computed // block_tokens))
-        )
+        """Whether every position below `computed` lies in a verified block, and no block claims more."""
+        needed = valid_tokens(computed, block_tokens)
+        return self.filled == dict(enumerate(needed))
 
 
 class Staging:

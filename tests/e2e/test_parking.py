@@ -175,6 +175,35 @@ async def test_over_quota_a_session_may_finish_and_the_other_waits(running: Depl
     assert outcomes[small] == "parked"
 
 
+@pytest.mark.parametrize("running", ["park_bytes = 1048576"], indirect=True)
+async def test_over_quota_who_permits_replay_waits_without_its_kv_also_over_a_kill(
+    running: Deployment,
+) -> None:
+    """B3, H73, H142: the devices are free at once; the stream stays open; replayed when one returns."""
+    session = await running.create(prompt(2, LONG), 3000, allow_replay_fallback=True)
+    async with reading(running, session) as readings:
+        await readings[0].wait_tokens(10)
+        await take_back_all(running)
+        (view,) = await sessions_are(running, "parked")
+        assert view["worker"] is None
+        drains = (await running.call("GET", "/v1/drains"))["drains"]
+        told = [(s["outcome"], s["reason"]) for drain in drains for s in drain["sessions"]]
+        assert told == [("parked", "park_full")], drains
+        assert readings[0].events[-1].name == "token"
+        running.kill_coordinator()
+        running.launch()
+        await running.announced_again()
+        await sessions_are(running, "parked")
+        before = len(readings[0].tokens)
+        assert before < 3000
+        await lend_all(running)
+    readings[0].check_gapless()
+    assert readings[0].events[-1].name == "completed"
+    assert readings[0].tokens == reference(prompt(2, LONG), 3000)
+    views = await running.wait_settled()
+    assert sum(view["stats"]["recomputed_tokens"] for view in views.values()) > 0
+
+
 async def test_a_drain_may_park_and_its_worker_goes_on_with_the_session(running: Deployment) -> None:
     """B3, H54: both workers drained for their operator; the same processes take the sessions up again."""
     sessions = [await running.create(prompt(n, 300), 1200) for n in range(2)]

@@ -167,7 +167,7 @@ async def test_a_source_killed_during_a_drain_is_decided_at_once(
 async def test_a_coordinator_killed_at_any_time_loses_nothing(
     running: Deployment, moment: float | None
 ) -> None:
-    """H142-H149, H151, H153, H1, H16, H18, H23, H65: workers go on, the next coordinator finds them.
+    """H142-H149, H151, H153, H159, H1, H16, H18, H23, H65: workers go on, the next coordinator finds them.
 
     Streams resume by cursor, gapless, in every state of their session and on both owners.
     """

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from swapd.engines.base import Arrival
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import GenerationSpec, Sampling
+from swapd.messages.snapshot import check_state, decode_state
 from tests.engines.moving import (
     MODES,
     NAN_BYTE,
@@ -67,6 +69,11 @@ class EngineClaims:
         transcript.run(pair.source, 5)
 
         move(pair, there, transcript)
+        for hop in there:
+            # What the source told of its state is what the target decodes on from, item by item.
+            outputs = tuple(transcript.outputs[hop.key])
+            assert pair.source.outputs(hop.key) == pair.target.outputs(hop.copy) == outputs
+            check_state(decode_state(hop.spec, pair.source.outputs(hop.key)), hop.spec, outputs)
         transcript.run(pair.target, 1)
         # All of them are in the very first step, and it computes one position of each.
         assert transcript.steps[-1].batch == [(hop.copy, 1) for hop in there]
@@ -75,6 +82,7 @@ class EngineClaims:
         back = [Hop(hop.copy, f"{hop.key}/2", hop.spec) for hop in there]
         move(Pair(pair.target, pair.source), back, transcript)
         for hop in back:
+            assert pair.source.outputs(hop.copy) == tuple(transcript.outputs[hop.key])
             pair.target.remove(hop.key)
         transcript.run(pair.source)
 
@@ -85,6 +93,41 @@ class EngineClaims:
             moved = transcript.outputs[f"{hop.key}/2"]
             assert moved == transcript.outputs[hop.key]
             assert len(moved) == 30
+
+    def test_what_ends_a_generation_holds_over_a_move(self, pair: Pair) -> None:
+        """H17, H89: stop tokens, a minimum of tokens and the budget count what came before the move, too."""
+        transcript = Transcript()
+        mode = Sampling(temperature=1.0, seed=15, ignore_eos=True)
+        pair.source.start("free", spec(11, 24, mode, start=16, salt="free"), ())
+        transcript.run(pair.source)
+        free = transcript.outputs["free"]
+        # The first of its kind, and after the move: there it ends, if it may.
+        at = next(index for index in range(8, 20) if free[index] not in free[:index])
+        stops = msgspec.structs.replace(mode, stop_token_ids=(free[at],))
+        given = {
+            "stops": stops,
+            "not before": msgspec.structs.replace(stops, min_tokens=at + 4),
+            "budget": mode,
+        }
+        hops = [
+            Hop(name, f"{name} moved", spec(11, 24, sampling, start=16, salt=name))
+            for name, sampling in given.items()
+        ]
+        for hop in hops:
+            pair.source.start(hop.key, hop.spec, ())
+        prefill_all(pair.source, transcript, [hop.key for hop in hops])
+        transcript.run(pair.source, 3)
+        move(pair, hops, transcript)
+        transcript.run(pair.target)
+        for hop in hops:
+            pair.source.unhold(hop.key)
+        transcript.run(pair.source)
+        for hop in hops:
+            assert transcript.outputs[hop.copy] == transcript.outputs[hop.key]
+            assert transcript.finish[hop.copy] == transcript.finish[hop.key]
+        assert len(transcript.outputs["not before moved"]) >= at + 4
+        assert len(transcript.outputs["budget moved"]) == 24
+        assert transcript.finish["budget moved"] == "length"
 
     def test_tails_of_every_shape_move(self, pair: Pair) -> None:
         """H83: N-1 mod B in {0, 1, B-1}, N-1 below B, and a block filled by the very last step."""

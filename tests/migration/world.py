@@ -22,6 +22,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner, Sampling
+from swapd.messages.snapshot import bind, decode_state, seal
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.parking.link import ParkLink
@@ -286,13 +287,14 @@ class ScriptedLink:
         position = len(session.received)
         computed = len(session.record.prompt) + position - 1
         manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS), computed)
+        state = decode_state(session.record.spec(), session.received)
+        manifest = seal(msgspec.structs.replace(manifest, state=state))
         return out.FrozenItem(item.move, "frozen", position, computed, manifest)
 
     def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int, computed: int) -> Manifest:
         valid = {i: min(BLOCK_TOKENS, computed - i * BLOCK_TOKENS) for i in range(first, end)}
         blocks = tuple(BlockEntry(i, 0, tokens, 0) for i, tokens in valid.items())
-        lease = item.lease
-        return Manifest(item.session, item.epoch + 1, lease.region, lease.generation, "fp", blocks)
+        return bind(item.session, item.epoch + 1, item.lease, self._info.fingerprint, blocks)
 
     def _note(self, body: into.ToWorker) -> None:
         self.world.journal.append((self.name, body))
@@ -336,7 +338,9 @@ class World:
             arena,
             self.leases,
             None if arena is not None else SwapdError(Code.ARENA_UNAVAILABLE, "none"),
-            park=ParkLink(room, arena) if room is not None and arena is not None else None,
+            park=ParkLink(room, arena, self.table.transcript)
+            if room is not None and arena is not None
+            else None,
             wall=wall,
         )
         self.park = self.table.park = self.supervisor.park

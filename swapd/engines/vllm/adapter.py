@@ -199,6 +199,9 @@ class VllmEngine:
     def decoding(self, key: str) -> bool:
         return not in_prefill(self._stay(key).request)
 
+    def outputs(self, key: str) -> tuple[int, ...]:
+        return tuple(self._stay(key).request.output_token_ids)
+
     def read_block(self, block: int, into: memoryview) -> None:
         self._blocks.read(block, into)
 
