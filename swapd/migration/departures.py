@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import PARK
 from swapd.migration.planner import Assignment, Candidate, Refusal, Traveller, plan
+from swapd.migration.turns import Turn, in_turn
 
 PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
 """Refusals for which a session may be parked instead: it is no worker's fault, and time may change it."""
@@ -43,7 +44,7 @@ def depart(
     parks: Callable[[str], bool],
     borrow: Callable[[Assignment], L],
 ) -> tuple[list[Departure[L]], list[Refusal]]:
-    """Plan for all, park whom no worker takes, and borrow for each in this order.
+    """Plan for all, park whom no worker takes, and borrow for each, the shortest copies first (B13).
 
     `parks`: whether a session goes to the park if no worker can take it (B3). `borrow` raises why a move that
     is planned cannot begin yet.
@@ -62,12 +63,25 @@ def depart(
         else:
             stay.append(refusal)
     leave: list[Departure[L]] = []
-    for assignment in assignments:
+    targets = {assignment.session: assignment for assignment in assignments}
+    turns = in_turn(_turn(each) for each in travellers if each.session in targets)
+    behind = False
+    """Whether somebody who has waited too long finds no room: nobody is let past."""
+    for turn in turns:
+        assignment = targets[turn.session]
+        if behind:
+            stay.append(Refusal(turn.session, Code.ARENA_EXHAUSTED, True))
+            continue
         try:
             loan = borrow(assignment)
         except SwapdError as error:
             refusal = Refusal(assignment.session, error.code, error.retryable, error.detail or None)
             stay.append(refusal)
+            behind = turn.starved and error.code is Code.ARENA_EXHAUSTED
         else:
             leave.append(Departure(assignment.session, assignment.target, loan))
     return leave, stay
+
+
+def _turn(traveller: Traveller) -> Turn:
+    return Turn(traveller.session, traveller.copy_tokens, traveller.waited_s)

@@ -22,13 +22,18 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Traveller(msgspec.Struct, frozen=True):
-    """A session that should leave. `eligible`: prefill done and at least one token accepted (H85)."""
+    """A session that should leave. `eligible`: prefill done and at least one token accepted (H85).
+
+    `copy_tokens`: positions that a move would copy. `waited_s`: for room on the way, so far.
+    """
 
     session: str
     budget_tokens: int
     finished: bool = False
     eligible: bool = True
     moving: bool = False
+    copy_tokens: int = 0
+    waited_s: float = 0.0
 
 
 class Assignment(msgspec.Struct, frozen=True):
