@@ -37,7 +37,8 @@ from ops.soaking.clients import Plan
 from ops.soaking.rounds import leaves
 from swapd.failpoints import COMMIT_ORDER
 
-TRIES: Final = 3
+TRIES: Final = 4
+"""Each with a session twice as long as the last."""
 KINDS_IN_ORDER: Final[tuple[Kind, ...]] = ("patient", "hurried", "grace", "owner")
 OWNERS_TOKENS: Final = 1200
 """A session that is still there when its owner has been seen, and it can be moved on."""
@@ -127,7 +128,7 @@ async def _close(stage: Stage, options: argparse.Namespace) -> None:
 async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int) -> CellResult:
     """One cell; again, with a longer session, when this one was over before it came to the step."""
     for tries in range(1, TRIES + 1):
-        plan = _plan(options, cell, seed, tries)
+        plan = _plan(options, cell, seed, 2 ** (tries - 1))
         reference = await _reference(stage, plan)
         trial = Trial(stage, cell, plan, reference)
         result = await trial.run()

@@ -224,8 +224,8 @@ class Trial:
 
     def _unlucky(self, seen: Evidence) -> bool:
         """On a busy machine a copy may not catch up, or the session be over: nothing was done to anybody."""
-        outcomes = [move.outcome for move in seen.moves]
-        if outcomes and all(move.reason == "precopy_diverged" for move in seen.moves):
+        outcomes = [move.outcome for move in seen.moves if move.reason != "precopy_diverged"]
+        if seen.moves and not outcomes:
             return True
         if seen.state != "completed" or seen.drain_state != "drained":
             return False
