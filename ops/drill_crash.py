@@ -170,9 +170,10 @@ def _hangs_s(cell: Cell, pace: Pace) -> float:
     """For how long a session decodes while its target hangs, until its move is given up."""
     if cell.victim == "target-pause":
         return pace.pause_s
-    if cell.victim != "target-stop" or cell.step not in "PRC":
+    if cell.victim != "target-stop" or cell.step not in "PRCF":
         return 0.0
-    copies = cell.step == "C" or (cell.step == "R" and cell.after)
+    # At F, too: a source that is not ready decodes on, and copies again.
+    copies = cell.step in "CF" or (cell.step == "R" and cell.after)
     return pace.stopped_s if copies else pace.timers["reserve_s"] + 1.0
 
 
