@@ -203,14 +203,14 @@ class Service(Protocol):
     async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
         """The last `span_s` seconds (six hours at most) in `points` equal stretches, oldest first.
 
-        The last one is the one that now is in. Raises `operator_required`, `device_unknown`.
+        The last one is the one that now is in. Raises `operator_required`, `device_unknown`, `disk_error`.
         """
 
     async def learning(self, caller: Caller, device: str) -> LearningView:
         """The live histograms of a device (R128). Raises `operator_required`, `device_unknown`."""
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
-        """What happened to a device, newest first, bounded."""
+        """What happened to a device, newest first, bounded. Raises `disk_error`."""
 
     async def settings(self, caller: Caller) -> SettingsView:
         """The owner's settings in the file beside those in force. Raises `operator_required`."""

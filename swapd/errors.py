@@ -181,7 +181,9 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.ALREADY_FINISHED: Reason(409, False, "request has already finished generating"),
     Code.PRECOPY_DIVERGED: Reason(409, True, "The copy did not catch up with decoding."),
     Code.CHECKSUM_MISMATCH: Reason(409, True, "A copied block failed its checksum."),
-    Code.MANIFEST_MISMATCH: Reason(409, False, "The manifest names another session, epoch or fingerprint."),
+    Code.MANIFEST_MISMATCH: Reason(
+        409, False, "The manifest is of another schema, session, epoch, lease, fingerprint or state."
+    ),
     Code.LEASE_STALE: Reason(409, False, "The arena lease belongs to another move by now."),
     Code.LEASE_EXPIRED: Reason(409, True, "The reservation's lease ran out."),
     Code.STEP_TIMEOUT: Reason(504, True, "A step of the move took too long."),

@@ -138,7 +138,7 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     for phase, taken in tally.phases_s.items():
         scrape.put_spread("swapd_migration_phase_seconds", taken.spread(), phase)
     scrape.put_spread("swapd_frozen_pause_seconds", tally.pause_s.spread())
-    scrape.put("swapd_reused_tokens_total", tally.reused_tokens)
+    scrape.put("swapd_reused_tokens_total", tally.reused_tokens + service.recovery.salvaged_tokens)
     recomputed = tally.recomputed_tokens + service.recovery.replayed_tokens
     scrape.put("swapd_recomputed_tokens_total", recomputed)
     scrape.put_all("swapd_recoveries_total", service.recovery.outcomes)

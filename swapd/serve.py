@@ -165,7 +165,7 @@ class Coordinator:
             arena,
             leases,
             arena_refusal,
-            ParkLink(room, arena) if room is not None and arena is not None else None,
+            ParkLink(room, arena, self.table.transcript) if room is not None and arena is not None else None,
             wall,
         )
         self.park = self.supervisor.park

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -307,14 +308,16 @@ class SwapdService:
         if not 0 <= since < math.inf:
             raise SwapdError(Code.INVALID_REQUEST, "since is a time in seconds since 1970")
         since = max(since, self._wall() - SAMPLES_KEPT_S)
-        return await self._store.read(lambda db: load_samples(db, name, since))
+        with _readable():
+            return await self._store.read(lambda db: load_samples(db, name, since))
 
     async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
         _reader(caller)
         name = self._find_device(device).name
         step_s = min(span_s, SAMPLES_KEPT_S) / points
         first = math.floor(self._wall() / step_s) - points + 1
-        return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
+        with _readable():
+            return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
 
     async def learning(self, caller: Caller, device: str) -> LearningView:
         _reader(caller)
@@ -323,11 +326,13 @@ class SwapdService:
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
         _reader(caller)
         name = self._find_device(device).name
-        return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
+        with _readable():
+            return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
 
     async def activity(self, caller: Caller, since: float) -> ActivityView:
         _reader(caller)
-        return await self._activity.view(since)
+        with _readable():
+            return await self._activity.view(since)
 
     def visit(self, caller: Caller) -> float | None:
         _reader(caller)
@@ -390,7 +395,8 @@ class SwapdService:
     async def status(self, caller: Caller) -> StatusView:
         _reader(caller)
         ready = self.readiness()
-        drains = [view for view in await self._supervisor.views() if view.finished_at is None]
+        # From memory: pages ask twice a second, and they must be there when the disk cannot be read.
+        drains = [await self._supervisor.view(book.id) for book in self._supervisor.open_drains()]
         return StatusView(
             version=swapd.__version__,
             ready=ready.ready,
@@ -399,7 +405,7 @@ class SwapdService:
             devices=tuple(self._device_views()),
             workers=tuple(self._worker(link) for link in self._links.values()),
             sessions=dict(Counter[str](session.record.state for session in self._table)),
-            drains=tuple(drains),
+            drains=tuple(reversed(drains)),
             switches=self.switchboard.view(),
         )
 
@@ -489,6 +495,15 @@ class SwapdService:
             raise SwapdError(trouble[0], ", ".join(trouble[1:]))
         if not self._recovery.reconciled:
             raise SwapdError(Code.NOT_READY, "reconciling")
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise `disk_error` where the database cannot be read: a refusal, and no bug of ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise SwapdError(Code.DISK_ERROR, "the database cannot be read") from error
 
 
 def _operator(caller: Caller) -> None:

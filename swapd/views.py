@@ -147,7 +147,8 @@ class SessionOutcome(msgspec.Struct, frozen=True):
     frozen_bytes: int = 0
     rounds: int = 0
     reuse: float | None = None
-    recomputed_tokens: int = 0
+    recomputed_tokens: int | None = 0
+    """Positions below N - 1 that were computed again. None: rebuilt, but its first token is still to come."""
     copy_started_at: float | None = None
     copy_ended_at: float | None = None
     timings_ms: dict[str, float] = {}
@@ -312,7 +313,8 @@ class Reconciled(msgspec.Struct, frozen=True):
     worker: str | None
     epoch: int
     accepted: int
-    recomputed_tokens: int = 0
+    recomputed_tokens: int | None = 0
+    """None: rebuilt, but its first token is still to come, and what it costs not known before."""
     code: str | None = None
     """With which it ended."""
 

@@ -13,14 +13,16 @@ from swapd.config import LimitConfig
 from swapd.device_views import GiveBackView
 from swapd.errors import Code, SwapdError
 from swapd.lending.view import device_view
+from swapd.messages.from_worker import TokenRun, Tokens
 from swapd.messages.generation import Owner
 from swapd.metrics import DEVICE, METRICS, OTHER
 from swapd.scrape import Scrape, UnknownLabel, put_device
 from swapd.sessions.record import MoveRecord
+from swapd.store.ledger import assign_owner
 from swapd.store.moves import plan_move
 from swapd.views import Caller, NewSession
 from tests.lending.test_view import config, device, summary
-from tests.migration.world import open_world
+from tests.migration.world import ScriptedLink, open_world
 from tests.test_service import OPERATOR, service
 from tests.test_service_devices import lending
 
@@ -116,6 +118,35 @@ async def test_there_are_as_many_series_with_a_thousand_sessions_as_with_none(tm
         assert after.keys() == before.keys()
         assert after['swapd_sessions{state="created"}'] + after['swapd_sessions{state="running"}'] == 1_001.0
         assert "tenant" not in each.service.metrics(OPERATOR).decode()
+
+
+async def test_every_token_that_is_not_taken_is_counted_by_its_reason(tmp_path: Path) -> None:
+    """H19, H40, H104: not the owner's, not of its epoch, not the next one, or refused by the store."""
+    async with open_world(tmp_path) as world:
+        doors = service(world)
+        session = await world.session(tokens=6)
+
+        def said(link: ScriptedLink, epoch: int, first: int) -> None:
+            world.table.take_tokens(link, Tokens(1, (TokenRun("s", epoch, first, (9,)),)))
+
+        said(world.b, 1, 7)  # another worker
+        said(world.a, 2, 7)  # an epoch to come
+        said(world.a, 0, 7)  # an old epoch
+        said(world.a, 1, 8)  # a gap
+        said(world.a, 1, 100)
+        world.b.fenced = 4  # of incarnations before, as its link counts them
+        # The store has the last word: another owner was written, and the table does not know of it yet.
+        await world.store.commit(lambda db: assign_owner(db, "s", 1, Owner("b", "b.1")))
+        said(world.a, 1, 7)
+        await world.until(lambda: world.table.fenced["store"] == 1)
+        found = series(doors.metrics(OPERATOR))
+        by_reason = {
+            reason: found[f'swapd_fenced_messages_total{{reason="{reason}"}}']
+            for reason in ("incarnation", "owner", "gap", "store")
+        }
+        assert by_reason == {"incarnation": 4.0, "owner": 3.0, "gap": 2.0, "store": 1.0}
+        assert session.durable == 6
+        assert await world.transcript() == [101, 102, 103, 104, 105, 106]
 
 
 async def test_what_the_actors_counted_is_told(tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ from swapd.quickstart.child import ServeProcess
 from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
-WAIT_S = 45.0
+WAIT_S = 90.0
+"""For a service, two workers and a generation on a busy machine."""
+
+pytestmark = pytest.mark.timeout(180)
 
 # The quickstart as it is, with the sim engine in place of the model that takes half a minute to load.
 SCRIPT = """

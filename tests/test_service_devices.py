@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -204,3 +205,32 @@ async def test_what_happened_meanwhile_is_for_operators(tmp_path: Path) -> None:
         view = await doors.activity(OPERATOR, now - 3600)
         assert [(one.device, one.pressure_events) for one in view.devices] == [("gpu0", 1)]
         assert doors.visit(OPERATOR) is None
+
+
+async def test_a_disk_that_cannot_be_read_costs_the_past_and_not_the_present(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages with the owner's buttons are made of `status`; history is refused with a code of its own."""
+    async with lending(tmp_path) as each:
+        doors, supervisor = each.service, each.world.supervisor
+        for worker in ("a", "b"):
+            await each.world.session(
+                f"on_{worker}", worker
+            )  # with nowhere to go, so that the drains stay open
+        drains = [await supervisor.start(worker, 60.0, "operator") for worker in ("a", "b")]
+
+        async def unreadable(fn: object) -> object:
+            raise sqlite3.DatabaseError("disk I/O error")
+
+        monkeypatch.setattr(each.world.store, "read", unreadable)
+        status = await doors.status(OPERATOR)
+        assert [view.id for view in status.drains] == [drain.id for drain in reversed(drains)]
+        assert [view.name for view in status.devices] == ["gpu0"]
+        for past in (
+            doors.trend(OPERATOR, "gpu0", 3600.0, 60),
+            doors.samples(OPERATOR, "gpu0"),
+            doors.device_events(OPERATOR, "gpu0"),
+        ):
+            with pytest.raises(SwapdError) as refused:
+                await past
+            assert refused.value.code is Code.DISK_ERROR

@@ -13,7 +13,7 @@ from swapd.messages import to_worker as into
 from swapd.service import SwapdService
 from swapd.switches import Switches
 from swapd.views import Caller, NewSession
-from tests.migration.world import World, open_world
+from tests.migration.world import World, open_world, refusal
 from tests.store.failing import CommitFails, CommitFailsStore
 
 TENANT, OPERATOR = Caller("tenant"), Caller("ops", True)
@@ -138,6 +138,50 @@ async def test_without_migration_sessions_are_blocked_and_serving_goes_on(tmp_pa
         [one] = (await service.drain(OPERATOR, drain.id)).sessions
         assert one.outcome == "completed_native"
         world.check_baseline()
+
+
+async def test_at_a_suspicion_of_corruption_moves_stop_at_once_and_sessions_go_on(tmp_path: Path) -> None:
+    """H161, B21: after a checksum failed at an import an operator's word stops all moves, over restarts.
+
+    That a revoked certificate denies them as well waits for certificates.
+    """
+    workers = ("a", "b", "c")
+    async with open_world(tmp_path, workers=workers) as world:
+        service = await open_service(world)
+        session = await world.session()
+        elsewhere = await world.session("elsewhere", "c")
+        for target in ("b", "c"):
+            world.link(target).always(into.Import, refusal(Code.CHECKSUM_MISMATCH))
+        drain = await service.start_drain(OPERATOR, "a")
+        await world.until(lambda: world.supervisor.quarantine.workers() != [])
+        assert (await service.turn_switch(OPERATOR, "migration", on=False)).migration is False
+        tried = len(world.bodies(into.Reserve))
+        await world.until(lambda: session.move is None)
+        book = world.supervisor.draining("a")
+        assert book is not None
+        await world.until(lambda: book.refused.get("s") == Code.MIGRATION_DISABLED)
+        for _ in range(5):
+            await world.table.wait_activity(0.02)
+        assert len(world.bodies(into.Reserve)) == tried
+        for one, worker in ((session, "a"), (elsewhere, "c")):
+            before = one.durable
+            world.link(worker).speak(one.id, 7)
+            await world.until(lambda one=one, before=before: one.durable == before + 1)  # type: ignore[misc]  # bound as defaults
+            assert (one.view().state, one.record.owner) == ("running", world.link(worker).owner)
+        assert (await service.create_session(TENANT, REQUEST)).state == "created"
+        [moved] = await world.rows("SELECT DISTINCT outcome FROM moves")
+        assert moved == ("aborted_source_resumed",)
+        await service.cancel_drain(OPERATOR, drain.id)
+        world.check_baseline()
+    async with open_world(tmp_path, workers=workers) as world:
+        service = await open_service(world)
+        assert (await service.switches(OPERATOR)).migration is False
+        await world.session("later")
+        await service.start_drain(OPERATOR, "a")
+        book = world.supervisor.draining("a")
+        assert book is not None
+        await world.until(lambda: book.refused.get("later") == Code.MIGRATION_DISABLED)
+        assert world.told(into.Reserve) == []
 
 
 async def test_the_switch_cannot_turn_on_what_the_configuration_turns_off(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from console.pages.layout import Layout
 from console.pages.overview import take_back_choices
 from console.phrases import duration, percent
 from console.plots import Bars, bars, load_plot
+from console.trends import happened, trend
 from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.device_views import LearnedProfile, LearningView
@@ -54,8 +55,8 @@ class DevicePage:
         """The page. Raises `device_unknown`."""
         who = await visitor(self._service, request.headers)
         context = await self._context(who, device)
-        trend = await self._service.trend(who.caller, device, SPAN_S, PICTURE_POINTS)
-        return self._layout.page(who, "pages/device.html", path="", plot=load_plot(trend), **context)
+        points = await trend(self._service, who.caller, device, SPAN_S, PICTURE_POINTS)
+        return self._layout.page(who, "pages/device.html", path="", plot=load_plot(points), **context)
 
     async def part(self, who: Visitor, device: str) -> str:
         """The living part."""
@@ -64,13 +65,15 @@ class DevicePage:
     async def load(self, device: str) -> Response:
         """The six hours as columns, for the plot that a script draws over the picture."""
         who = await visitor(self._service, request.headers)
-        trend = await self._service.trend(who.caller, device, SPAN_S, PLOT_POINTS)
+        points = await self._service.trend(who.caller, device, SPAN_S, PLOT_POINTS)
         return reply(
             LoadSeries(
-                at=[point.at for point in trend],
-                load_pct=[None if p.load_pct is None else round(p.load_pct, 1) for p in trend],
-                threshold_pct=[None if p.threshold_pct is None else round(p.threshold_pct, 1) for p in trend],
-                engaged=[100.0 if point.engaged else None for point in trend],
+                at=[point.at for point in points],
+                load_pct=[None if p.load_pct is None else round(p.load_pct, 1) for p in points],
+                threshold_pct=[
+                    None if p.threshold_pct is None else round(p.threshold_pct, 1) for p in points
+                ],
+                engaged=[100.0 if point.engaged else None for point in points],
             )
         )
 
@@ -78,7 +81,7 @@ class DevicePage:
         device = await self._service.device(who.caller, name)
         learning = await self._service.learning(who.caller, name)
         sessions = running_on(device, [s.worker for s in await self._service.sessions(who.caller)])
-        events = await self._service.device_events(who.caller, name)
+        events = await happened(self._service, who.caller, name)
         return {
             "device": device,
             "words": words(device, sessions),
@@ -86,7 +89,8 @@ class DevicePage:
             "learning": learning,
             "profiles": [_card(each, learning) for each in learning.profiles],
             "in_force": PROFILE_NAMES.get(device.profile or ""),
-            "events": [event_words(event) for event in events[:EVENTS_SHOWN]],
+            "events": [event_words(event) for event in (events or ())[:EVENTS_SHOWN]],
+            "events_unread": events is None,
             "choices": take_back_choices(device),
             "free_text": free_text(device),
             "taken_text": taken_text(device),

@@ -233,7 +233,7 @@ def _row(each: SessionOutcome, over: bool) -> Row:
     tag = outcome_tag(each)
     if each.outcome is None and _under_way(each):
         what = _PHASES.get(each.phase, "On its way")
-    elif each.reason is not None:
+    elif each.reason is not None and each.outcome != "parked":
         what = reason(each.reason, each.detail)
     else:
         what = _after(each, over)
@@ -254,7 +254,10 @@ def _after(each: SessionOutcome, over: bool) -> str:
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."
         case "completed_replay" | "completed_redispatch":
-            return f"{plural(each.recomputed_tokens, 'token')} computed again."
+            computed = each.recomputed_tokens
+            return "Being rebuilt." if computed is None else f"{plural(computed, 'token')} computed again."
+        case "parked" if each.reason == Code.PARK_FULL:
+            return "It waits without its KV, which is computed again once a worker has room."
         case "parked":
             return "In host memory until a worker has room."
         case None:

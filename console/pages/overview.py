@@ -8,7 +8,7 @@ import trio
 from quart import Response, request
 
 from console.forms import owner_form
-from console.pages.away import AwayPage
+from console.pages.away import AwayPage, Report
 from console.pages.device_words import (
     NEEDS_OWNER,
     Words,
@@ -21,6 +21,7 @@ from console.pages.device_words import (
 )
 from console.pages.layout import Layout, see_other
 from console.plots import LoadPlot, load_plot
+from console.trends import trend
 from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.device_views import DeviceView, TakeBack
@@ -99,8 +100,17 @@ class OverviewPage:
 
     async def _page(self, who: Visitor, problem: SwapdError | None = None) -> Response:
         context = await self._context(who)
-        away = await self._away.report(who, "visit")
+        away = await self._report(who)
         return self._layout.page(who, "pages/overview.html", path="/", problem=problem, away=away, **context)
+
+    async def _report(self, who: Visitor) -> Report | None:
+        """The last report; none where the disk cannot be read, for then the page matters most."""
+        try:
+            return await self._away.report(who, "visit")
+        except SwapdError as error:
+            if error.code is not Code.DISK_ERROR:
+                raise
+            return None
 
     async def _context(self, who: Visitor) -> dict[str, Any]:
         status = await self._service.status(who.caller)
@@ -132,7 +142,7 @@ class OverviewPage:
         now = trio.current_time()
         made_at, plot = self._plots.get(device, (-PLOT_KEPT_S, None))
         if plot is None or now - made_at >= PLOT_KEPT_S:
-            plot = load_plot(await self._service.trend(who.caller, device, PLOT_SPAN_S, PLOT_POINTS))
+            plot = load_plot(await trend(self._service, who.caller, device, PLOT_SPAN_S, PLOT_POINTS))
             self._plots[device] = now, plot
         return plot
 

@@ -56,7 +56,7 @@ class SignInPage:
             if error.code not in (Code.SIGN_IN_REFUSED, Code.SIGN_IN_LIMITED):
                 raise
             return await self._page(to, error)
-        await door.sign_out(cookie_of(request.headers))
+        await self._sign_out()
         answer = see_other(to)
         answer.headers.add("Set-Cookie", set_cookie(made, request.headers))
         return answer
@@ -64,7 +64,7 @@ class SignInPage:
     async def leave(self) -> Response:
         """Sign this browser out, here and in it."""
         await visitor_form(self._service, request)
-        await self._service.door.sign_out(cookie_of(request.headers))
+        await self._sign_out()
         return _gone()
 
     async def leave_everywhere(self) -> Response:
@@ -72,6 +72,14 @@ class SignInPage:
         who, _ = await owner_form(self._service, request)
         await self._service.door.sign_out_everywhere(who.caller)
         return _gone()
+
+    async def _sign_out(self) -> None:
+        """End what the browser's cookie stands for. Where that cannot be stored, it still forgets."""
+        try:
+            await self._service.door.sign_out(cookie_of(request.headers))
+        except SwapdError as error:
+            if error.code is not Code.STORE_FAILED:
+                raise
 
     async def _page(self, to: str, problem: SwapdError | None = None) -> Response:
         who = await self._who()

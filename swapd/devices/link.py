@@ -113,6 +113,7 @@ class SamplerLink:
         self._abandoned: list[SamplerProcess] = []
         self._tick_at = 0.0
         self._waiting = trio.CancelScope()
+        self._asked = False
         self._number = 0
         self._ticks = self._answers = self._starts = self._ended = self._unanswered = self._refused = 0
         self._took_ms: float | None = None
@@ -131,7 +132,11 @@ class SamplerLink:
         )
 
     def ask_soon(self) -> None:
-        """Measure before the next tick, once; the pace stays as it is (D38)."""
+        """Measure before the next tick, once; the pace stays as it is (D38).
+
+        While a question is open, or nobody can be asked, it is kept: that answer may be older than the wish.
+        """
+        self._asked = True
         self._waiting.cancel()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -238,10 +243,12 @@ class SamplerLink:
         """Ask at every tick; returns when an answer did not come in time."""
         deadline_s = max(self._deadline_s, self._start_deadline_s)
         while True:
-            with trio.CancelScope() as self._waiting:
-                await trio.sleep_until(self._next_tick())
-            if self._waiting.cancelled_caught:
-                self._tick_at -= self._poll_s  # the tick that was waited for is still to come
+            if not self._asked:
+                with trio.CancelScope() as self._waiting:
+                    await trio.sleep_until(self._next_tick())
+                if self._waiting.cancelled_caught:
+                    self._tick_at -= self._poll_s  # the tick that was waited for is still to come
+            self._asked = False
             self._number += 1
             sample = Sample(
                 SAMPLER_VERSION,

@@ -32,18 +32,27 @@ class StepToken(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one engine step did. `batch` is (key, positions computed) in the engine's batch order."""
+    """What one engine step did. `batch` is (key, positions computed) in the engine's batch order.
+
+    `rebuilt`: generations that came without all of their KV and gave their first token in this step, with
+    the positions below N - 1 that had to be computed for them (H209).
+    """
 
     tokens: Sequence[StepToken]
     batch: Sequence[tuple[str, int]]
     preempted: Sequence[str] = ()
+    rebuilt: Sequence[tuple[str, int]] = ()
 
 
 class Arrival(NamedTuple):
-    """A reserved generation that enters the next step: all its output tokens so far, at least one."""
+    """A reserved generation whose KV has come: all its output tokens so far, at least one.
+
+    `computed`: positions whose KV is there; None: all below N - 1. What is missing is computed as prefill.
+    """
 
     key: str
     outputs: Sequence[int]
+    computed: int | None = None
 
 
 class Engine(Protocol):
@@ -75,7 +84,10 @@ class Engine(Protocol):
         """Allocate blocks for the whole budget, in no queue. Raises `SwapdError(TARGET_FULL)`."""
 
     def activate(self, arrivals: Sequence[Arrival]) -> None:
-        """Let reserved generations, whose blocks below N - 1 are filled, enter the next step together."""
+        """Let reserved generations go on. Those with all KV below N - 1 enter the next step together.
+
+        One with less waits for its prefill like a queued one, and keeps the blocks that it has (B24).
+        """
 
     def set_prefill(self, on: bool) -> None:
         """With `on` false, steps compute no prefill chunk at all, of running or queued generations."""
@@ -89,6 +101,9 @@ class Engine(Protocol):
     def decoding(self, key: str) -> bool:
         """Whether prefill is finished and at least one token came out."""
 
+    def outputs(self, key: str) -> tuple[int, ...]:
+        """The output tokens that the engine decodes on from: all decode state is a function of them (H89)."""
+
     def read_block(self, block: int, into: memoryview) -> None:
         """Copy a block out; `into` has `block_bytes` (any thread, beside a step)."""
 
@@ -99,7 +114,7 @@ class Engine(Protocol):
         """Blocks that a new generation could have."""
 
     def recomputed(self) -> int:
-        """Positions computed by prefill for generations that came with outputs, since start."""
+        """Positions computed by prefill for generations that came without all of their KV, since start."""
 
     def close(self) -> None:
         """Give everything back."""

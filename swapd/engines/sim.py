@@ -40,6 +40,7 @@ class _Generation:
     """One generation inside the engine; `computed` positions of `tokens` have KV."""
 
     __slots__ = (
+        "again",
         "blocks",
         "chain",
         "computed",
@@ -58,6 +59,7 @@ class _Generation:
         self.tokens = [*spec.prompt, *outputs]
         self.computed = 0
         self.replay_end = len(self.tokens) - 1 if outputs else 0
+        self.again = 0
         self.blocks: list[int] = []
         self.chain = blake2b().digest()
         self.held = False
@@ -119,15 +121,18 @@ class SimEngine:
         self._writable.update(generation.blocks)
 
     def activate(self, arrivals: Sequence[Arrival]) -> None:
-        # Somebody waits for the step that they enter: no prompt makes it longer.
-        self._arrived = bool(arrivals)
         for arrival in arrivals:
             generation = self._generations[arrival.key]
             generation.reserved = False
             self._writable.difference_update(generation.blocks)
             generation.tokens = [*generation.spec.prompt, *arrival.outputs]
-            generation.computed = len(generation.tokens) - 1
+            below = len(generation.tokens) - 1
+            generation.computed = below if arrival.computed is None else arrival.computed
+            if arrival.computed is not None:
+                generation.replay_end = below
             generation.chain = self._full_blocks_digest(generation)
+            # Somebody waits for the step that it enters: no prompt makes it longer.
+            self._arrived |= generation.decoding
 
     def runnable(self) -> bool:
         return any(
@@ -140,6 +145,7 @@ class SimEngine:
             time.sleep(self._config.step_ms / 1000)
         tokens: list[StepToken] = []
         batch: list[tuple[str, int]] = []
+        rebuilt: list[tuple[str, int]] = []
         chunk = self._prefill_tokens()
         for generation in list(self._generations.values()):
             count = self._positions(generation, chunk)
@@ -153,9 +159,12 @@ class SimEngine:
                 token_id, finish = self._sample(generation)
                 generation.tokens.append(token_id)
                 tokens.append(StepToken(generation.key, token_id, finish))
+                if generation.replay_end:
+                    rebuilt.append((generation.key, generation.again))
+                    generation.replay_end = 0
                 if finish is not None:
                     self.remove(generation.key)
-        return StepResult(tokens, batch)
+        return StepResult(tokens, batch, rebuilt=rebuilt)
 
     def hold(self, key: str) -> None:
         self._generations[key].held = True
@@ -182,6 +191,10 @@ class SimEngine:
 
     def decoding(self, key: str) -> bool:
         return self._generations[key].decoding
+
+    def outputs(self, key: str) -> tuple[int, ...]:
+        generation = self._generations[key]
+        return tuple(generation.tokens[len(generation.spec.prompt) :])
 
     def read_block(self, block: int, into: memoryview) -> None:
         into[:] = self._block(block)
@@ -227,8 +240,9 @@ class SimEngine:
         return max(STEP_TOKENS - decoding, PREFILL_TOKENS_MIN)
 
     def _compute(self, generation: _Generation, count: int) -> None:
-        again = min(generation.computed + count, generation.replay_end) - generation.computed
-        self._recomputed += max(again, 0)
+        again = max(0, min(generation.computed + count, generation.replay_end) - generation.computed)
+        generation.again += again
+        self._recomputed += again
         self._grow(generation, generation.computed + count)
         block_tokens = self._config.block_tokens
         for position in range(generation.computed, generation.computed + count):

@@ -4,10 +4,12 @@
     2. anew: nothing has come of it yet, so another worker begins it   (repeats nothing, B18)
     3. replay: another worker rebuilds it from its transcript          (if its client permits that)
     4. park: kept in host memory until there is room                   (if the owner chose that, B3)
-    5. finish: it may run on for `finish_s`; or, by the owner's choice, it ends at once
-    6. end: failed with `device_taken_back`, which the client may try again
+    5. free: it waits without its KV and is replayed when there is room  (if the owner chose that it waits,
+       host memory has no room for it, and its client permits replay)
+    6. finish: it may run on for `finish_s`; or, by the owner's choice, it ends at once
+    7. end: failed with `device_taken_back`, which the client may try again
 
-The owner's wait is bounded: after `finish_s` every session ends, whatever was in its way.
+The owner's wait is bounded: after `finish_s` every session leaves or ends, whatever was in its way.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 from swapd.config import OwnerConfig
 from swapd.errors import Code
 
-Step = Literal["wait", "anew", "replay", "park", "finish", "end"]
+Step = Literal["wait", "anew", "replay", "park", "free", "finish", "end"]
 
 NO_NATIVE: Final = frozenset(
     {Code.NO_EDGE, Code.MIGRATION_DISABLED, Code.ARENA_UNAVAILABLE, Code.ARENA_TOO_SMALL}
@@ -65,15 +67,18 @@ def fallback(session: Leaver, owner: OwnerConfig, *, waiting_s: float, grace_s: 
     native_fails = session.reason in NO_NATIVE or (session.reason is not None and waiting_s >= FAILING_S)
     if native_fails and session.replay_permitted and session.received > 0 and session.room:
         return "replay"
+    waits = owner.when_full == "park" and session.received > 0
     if waiting_s >= owner.finish_s:
-        return "end"
+        return "free" if waits and session.replay_permitted else "end"
     idle = not session.producing
     if session.reason not in NOWHERE and not (idle and session.received == 0):
         return "wait"
     if session.others_starting and waiting_s < START_WAIT_S:
         return "wait"
-    if owner.when_full == "park" and session.can_park and session.received > 0:
+    if waits and session.can_park:
         return "park"
+    if waits and session.replay_permitted and not session.room:
+        return "free"
     if owner.when_full == "cancel":
         return "end"
     if idle and (session.received == 0 or session.unread_s >= grace_s):

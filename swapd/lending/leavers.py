@@ -12,6 +12,7 @@ from swapd.config import Config
 from swapd.errors import Code
 from swapd.lending.ladder import Leaver, fallback
 from swapd.migration.supervisor import MigrationSupervisor
+from swapd.parking.setting_down import set_down
 from swapd.sessions.live import LiveSession
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
@@ -55,6 +56,8 @@ class Leavers:
             self._recovery.send_to_another(session, cold=False)
         elif step == "park":
             self._supervisor.park_soon(session)
+        elif step == "free":
+            await set_down(self._table, session)
         elif step == "end":
             extra = {"session": session.id, "device": self._device}
             log.warning("session ends with its device", extra=extra)

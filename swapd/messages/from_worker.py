@@ -75,13 +75,18 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class TokenRun(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens `first_pos`… of one session; positions of outputs count from 1 (H19)."""
+    """Tokens `first_pos`… of one session; positions of outputs count from 1 (H19).
+
+    `recomputed` comes with the first token of a session that was rebuilt: positions below N - 1 that were
+    computed for it, so neither taken up from a move nor found in the prefix cache (H209).
+    """
 
     session: str
     epoch: int
     first_pos: int
     ids: tuple[int, ...]
     finish: Finish | None = None
+    recomputed: int | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
@@ -92,8 +97,11 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
+    """`kept`: positions whose KV was taken up from the move that `Start.salvage` named."""
+
     session: str
     epoch: int
+    kept: int = 0
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -69,8 +69,19 @@ class BlockEntry(msgspec.Struct, frozen=True, array_like=True):
     crc: int
 
 
+class StateEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One item of decode state, and the digest of all that it is a function of (H89)."""
+
+    name: str
+    digest: str
+
+
 class Manifest(msgspec.Struct, frozen=True):
-    """Binds bytes to meaning: whose blocks these are and what they must check as (B21)."""
+    """Binds bytes to meaning: whose blocks these are and what they must check as (B21).
+
+    `swapd.messages.snapshot` makes and checks them. `state` is there from the freeze on. The last three
+    have defaults so that what a worker of an older build says can be read, and is refused.
+    """
 
     session: str
     epoch: int
@@ -78,3 +89,8 @@ class Manifest(msgspec.Struct, frozen=True):
     generation: int
     fingerprint: str
     blocks: tuple[BlockEntry, ...]
+    state: tuple[StateEntry, ...] = ()
+    schema: int = 0
+    """Of the snapshot: what blocks, state and digests mean."""
+    digest: str = ""
+    """Of all the other fields."""

@@ -16,6 +16,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """Begin decoding. `outputs` are accepted tokens to rebuild from (replay); `limit` as in `Grant`.
 
+    `salvage` names a move that reserved room here for this session under this epoch, and whose source was
+    lost: what it had copied is taken up, if all is well with it, and only the rest is computed (B24).
     Answer: `Started`, or `Refused` with `capacity`.
     """
 
@@ -23,6 +25,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     epoch: int
     limit: int
     outputs: tuple[int, ...] = ()
+    salvage: str = ""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):

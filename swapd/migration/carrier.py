@@ -139,6 +139,7 @@ class Carrier:
                 self._park.settle(move.id)
             self._note(book, move)
             if session.ended:
+                self._recovery.abandon(session)
                 continue
             if move.outcome == "failed":
                 # After the commit the target may be there and yet not have it: its link says nothing of that.

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner
 from swapd.views import (
@@ -110,7 +112,9 @@ class DrainBook:
         """Whether a session that no worker has room for is to be parked (B3)."""
         return self.mode == "park" or session in self.to_park
 
-    def ended(self, session: str, outcome: Outcome, reason: str | None, recomputed_tokens: int = 0) -> bool:
+    def ended(
+        self, session: str, outcome: Outcome, reason: str | None, recomputed_tokens: int | None = 0
+    ) -> bool:
         """A session that left the worker unmoved; a replay says how many positions it cost (H73)."""
         return self.note(
             SessionOutcome(
@@ -121,6 +125,14 @@ class DrainBook:
                 recomputed_tokens=recomputed_tokens,
             )
         )
+
+    def rebuilt(self, session: str, recomputed_tokens: int) -> bool:
+        """Add what a replay cost to its outcome. False: it is known, or it is another drain's."""
+        outcome = self.outcomes.get(session)
+        if outcome is None or outcome.recomputed_tokens is not None:
+            return False
+        self.outcomes[session] = msgspec.structs.replace(outcome, recomputed_tokens=recomputed_tokens)
+        return True
 
     def evaluate(self, left: set[str], now: float) -> bool:
         """Settle the state from the sessions still on the worker. True when it changed."""

@@ -17,8 +17,9 @@ from swapd.messages.from_worker import Done
 from swapd.messages.to_worker import Discard, Resume
 from swapd.migration.move import Move
 from swapd.migration.route import Route
-from swapd.migration.transaction import Event, clean_up
+from swapd.migration.transaction import Event, Phase, clean_up
 from swapd.sessions.live import LiveSession
+from swapd.sessions.salvage import Salvage
 from swapd.worker.link import WorkerLost
 
 log = logging.getLogger("swapd.migration")
@@ -34,7 +35,9 @@ def abort(route: Route, moves: Sequence[Move], why: SwapdError | Code | str) -> 
         owed = clean_up(move.phase)
         if move.over or owed.decide_forward:
             continue
-        if owed.discard_target:
+        if _leave_for_salvage(route, move, _code(route, why)):
+            log.info("copy left for its session", extra={"move": move.id, "blocks": move.frontier})
+        elif owed.discard_target:
             discards.append(move)
         if move.session.over:
             move.fail(end_reason(move.session), Event.ENDED)
@@ -87,6 +90,22 @@ async def _discard(route: Route, move: Move) -> None:
         await route.target.request(Discard(move.id), Done, route.timers.rpc_s)
     except SwapdError as error:
         log.info("discard not acknowledged", extra={"move": move.id, "code": error.code})
+
+
+def _leave_for_salvage(route: Route, move: Move, code: str) -> bool:
+    """Whether the session, rebuilt at the target, can use what has been copied there (B24).
+
+    Only where it was the source that failed the move: what the target was asked before it has answered, so
+    it reads nothing from the lease any more. A source that came back as another process knows no session.
+    """
+    session = move.session
+    copied = move.phase in (Phase.PRECOPYING, Phase.FROZEN) and move.frontier > 0
+    lost = code in (Code.SOURCE_LOST, Code.SESSION_UNKNOWN) and not route.source.is_owner(move.source)
+    wanted = session.record.allow_replay_fallback and not route.parks
+    if not (copied and lost and wanted):
+        return False
+    session.salvage = Salvage(move.id, move.target, move.frontier)
+    return True
 
 
 def _code(route: Route, why: SwapdError | Code | str) -> str:

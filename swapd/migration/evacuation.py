@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -122,6 +123,15 @@ class Evacuation:
                 self._tally.drain_recorded(record.state)
         self._tell(self.book.view())
 
+    def rebuilt(self, session: LiveSession) -> None:
+        """What a replay cost is known, perhaps only after this drain is over."""
+        book = self.book
+        if not book.rebuilt(session.id, session.rebuilt_positions or 0):
+            return
+        if book.over:
+            self._store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)
+        self._tell(book.view())
+
     # Who is where ----------------------------------------------------------------------------
 
     def _left(self) -> list[LiveSession]:
@@ -160,6 +170,8 @@ class Evacuation:
                 book.ended(name, "cancelled", Code.SESSION_CANCELLED)
             elif state == "completed":
                 book.ended(name, "cancelled", Code.ALREADY_FINISHED)
+            elif state == "parked":
+                book.ended(name, "parked", Code.PARK_FULL)  # no move took it there: it waits without its KV
             else:
                 reason = Code.SOURCE_LOST if book.mode == "native" else None
                 rebuilt = session.rebuilt_positions if session is not None else 0

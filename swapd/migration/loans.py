@@ -72,11 +72,16 @@ class Loans:
         return {"total": leases.capacity_bytes, "lent": leases.capacity_bytes - free, "free": free}
 
     def settle(self, move: Move) -> None:
-        """Keep the charge where the session lives, drop the other; drop both if it has ended (H49)."""
+        """Keep the charge where the session lives, drop the other; drop both if it has ended (H49).
+
+        One for blocks that wait to be taken up there goes with them (B24).
+        """
         self.book.moving -= 1
         session = move.session
         owner = session.record.owner
         for worker in (move.source.worker, move.target.worker):
+            if session.salvage is not None and session.salvage.target.worker == worker:
+                continue
             if session.ended or owner is None or owner.worker != worker:
                 self._ledger.free(worker, session.id)
 

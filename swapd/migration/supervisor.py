@@ -92,6 +92,7 @@ class MigrationSupervisor:
             if self._gate is not None
             else None
         )
+        recovery.on_rebuilt = self._rebuilt
         self._drains: dict[str, Evacuation] = {}
         """Those under way, and the latest that are over, for cheap reads."""
         self._nursery: trio.Nursery | None = None
@@ -206,6 +207,10 @@ class MigrationSupervisor:
             raise SwapdError(Code.STORE_FAILED)
         return here.view()
 
+    def _rebuilt(self, session: LiveSession) -> None:
+        for drain in self._drains.values():
+            drain.rebuilt(session)
+
     # Parking ---------------------------------------------------------------------------------
 
     def can_park(self, session: LiveSession) -> bool:
@@ -218,6 +223,8 @@ class MigrationSupervisor:
             return None
         if not session.producing:
             return Code.NO_READER
+        if session.waits_to_replay:
+            return Code.TARGET_FULL  # it goes on as soon as any worker has room
         parked = session.record.state == "parked"
         return self._gate.waits_for(session) if parked and self._gate is not None else None
 

@@ -63,7 +63,7 @@ class Tally:
     def took(self, result: SessionOutcome, reused_tokens: int) -> None:
         """A move is over: how long its parts took, and what the target did not have to compute."""
         self.reused_tokens += reused_tokens
-        self.recomputed_tokens += result.recomputed_tokens
+        self.recomputed_tokens += result.recomputed_tokens or 0
         if result.frozen_ms is not None:
             self.pause_s.add(result.frozen_ms / 1000)
         if result.copy_started_at is not None and result.copy_ended_at is not None:

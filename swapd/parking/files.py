@@ -22,7 +22,7 @@ import msgspec
 from swapd.errors import Code, SwapdError
 from swapd.parking.kept import KeptHeader
 
-MAGIC: Final = b"swapdPK1"
+MAGIC: Final = b"swapdPK2"
 SUFFIX: Final = ".parked"
 UNFINISHED: Final = ".parking"
 MAX_HEADER_BYTES: Final = 64 << 20
@@ -115,9 +115,12 @@ def _header(fd: int, path: Path) -> tuple[KeptHeader, int]:
     if magic != MAGIC or len(encoded) != length or zlib.crc32(encoded) != crc:
         raise SwapdError(Code.CHECKSUM_MISMATCH, f"{path.name} is not a parked session")
     try:
-        return _headers.decode(encoded), _PREFIX.size + length
+        header = _headers.decode(encoded)
     except msgspec.DecodeError:
         raise SwapdError(Code.CHECKSUM_MISMATCH, f"{path.name} was written by another swapd") from None
+    if not header.is_sound:
+        raise SwapdError(Code.CHECKSUM_MISMATCH, f"{path.name} is of another schema, or contradicts itself")
+    return header, _PREFIX.size + length
 
 
 def _write_all(fd: int, data: memoryview) -> None:

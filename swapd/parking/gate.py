@@ -69,12 +69,20 @@ class Gate:
 
     def could_take(self, session: LiveSession) -> bool:
         """Whether the park would take a session, now or as soon as others have come to rest there."""
+        return self._room_for(session) is True
+
+    def is_full(self, session: LiveSession) -> bool:
+        """Whether room is all that the park lacks for a session."""
+        return self._room_for(session) is False
+
+    def _room_for(self, session: LiveSession) -> bool | None:
+        """None: it is not parked, whatever the room."""
         owner = session.record.owner
         link = self._links.get(owner.worker) if owner is not None else None
         if link is None or link.ready is None or session.durable == 0:
-            return False
+            return None
         if self._migration_off() is not None or not self._config.self_certify:
-            return False
+            return None
         info = link.ready.info
         self.park.room.look_at_disk()
         return self.park.room.ledger.could_take_soon(park_size(_positions_soon(session, info), info))

@@ -8,15 +8,18 @@ from pathlib import Path
 import msgspec
 import trio
 
-from swapd.messages.generation import Lease
+from swapd.messages.generation import Lease, StateEntry
+from swapd.messages.snapshot import SNAPSHOT_SCHEMA, valid_tokens
 
 
 class KeptHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Binds bytes to meaning, as a manifest does: `blocks` are (valid tokens, CRC-32), by index.
 
     `position` output tokens exist, and KV for `computed` positions: what it belongs to is the transcript up
-    to there, which only grows.
+    to there, which only grows. `state` is the decode state there, item by item (H89).
     """
+
+    schema: int
 
     session: str
     epoch: int
@@ -26,10 +29,21 @@ class KeptHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_tokens: int
     block_bytes: int
     blocks: tuple[tuple[int, int], ...]
+    state: tuple[StateEntry, ...]
 
     @property
     def size(self) -> int:
         return len(self.blocks) * self.block_bytes
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether this build can use it, and the header does not contradict itself."""
+        sizes = min(self.block_tokens, self.block_bytes, self.position, self.computed)
+        return (
+            self.schema == SNAPSHOT_SCHEMA
+            and sizes > 0
+            and [valid for valid, _ in self.blocks] == valid_tokens(self.computed, self.block_tokens)
+        )
 
 
 @dataclass

@@ -14,7 +14,7 @@ outlive the process, so after a start `holds` says which of its sessions are rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -23,7 +23,15 @@ import msgspec
 from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
-from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner
+from swapd.messages.generation import PARK, BlockEntry, GenerationSpec, Manifest, Owner, StateEntry
+from swapd.messages.snapshot import (
+    SNAPSHOT_SCHEMA,
+    bind,
+    check_manifest,
+    check_state,
+    decode_state,
+    valid_tokens,
+)
 from swapd.parking.kept import Kept, KeptHeader
 from swapd.parking.room import ParkRoom
 from swapd.transport.arena import Arena
@@ -33,6 +41,9 @@ log = logging.getLogger("swapd.parking")
 OWNER: Final = Owner(PARK, PARK)
 
 M = TypeVar("M")
+
+Transcript = Callable[[str], tuple[GenerationSpec, Sequence[int]] | None]
+"""A session's parameters and its accepted tokens, as the store has them; None: there is no such session."""
 
 
 @dataclass
@@ -53,12 +64,13 @@ class ParkLink:
     ready: Final[out.Ready | None] = None
     stats: Final = None
 
-    def __init__(self, room: ParkRoom, arena: Arena) -> None:
+    def __init__(self, room: ParkRoom, arena: Arena, transcript: Transcript) -> None:
         """`arena` is that of the moves."""
         self.room = room
         self.on_credit: Callable[[], None] = lambda: None
         """Somebody reads a parked session, or may: it is to come back when there is room."""
         self._arena = arena
+        self._transcript = transcript
         self._arrivals: dict[str, _Arrival] = {}
 
     def is_owner(self, owner: Owner | None) -> bool:
@@ -158,15 +170,16 @@ class ParkLink:
         return found
 
     def _note(self, arrival: _Arrival, manifest: Manifest) -> into.Reserve:
-        """H78, H96: right bytes of the wrong session, epoch, lease or engine are wrong bytes."""
         reserve = arrival.reserve
         if reserve is None:
             raise SwapdError(Code.LEASE_EXPIRED)
-        lease = reserve.lease
-        ours = (reserve.spec.session, reserve.epoch, lease.region, lease.generation, arrival.info.fingerprint)
-        m = manifest
-        if (m.session, m.epoch, m.region, m.generation, m.fingerprint) != ours:
-            raise SwapdError(Code.MANIFEST_MISMATCH)
+        check_manifest(
+            manifest,
+            session=reserve.spec.session,
+            epoch=reserve.epoch,
+            lease=reserve.lease,
+            fingerprint=arrival.info.fingerprint,
+        )
         arrival.blocks |= {entry.index: entry for entry in manifest.blocks}
         return reserve
 
@@ -175,13 +188,15 @@ class ParkLink:
             arrival = self._arrival(item.move)
             if arrival.kept is None:
                 reserve = self._note(arrival, item.manifest)
+                check_state(item.manifest.state, reserve.spec, item.outputs)
                 blocks = tuple(arrival.blocks[index] for index in sorted(arrival.blocks))
                 header = _header(arrival.info, reserve, item, blocks)
                 arrival.kept = await self.room.keep(header, self._arena, reserve.lease, blocks)
                 # Its room is taken now, not promised any more.
                 self.room.ledger.withdraw(item.move)
         except SwapdError as error:
-            log.warning("session not parked", extra={"session": item.session, "code": error.code})
+            extra = {"session": item.session, "code": error.code, "reason": error.detail}
+            log.warning("session not parked", extra=extra)
             return out.PreparedItem(item.move, False, error.code)
         return out.PreparedItem(item.move, True)
 
@@ -199,8 +214,19 @@ class ParkLink:
         kept = self.room.get(session)
         return kept if kept is not None and kept.header.epoch == epoch else None
 
+    def _leaver(self, session: str, epoch: int) -> Kept | None:
+        """What is kept of a session that goes; KV that is not of its transcript is given up (H78, H89)."""
+        kept, told = self._find(session, epoch), self._transcript(session)
+        if kept is None:
+            return None
+        if told is not None and _is_of(kept.header, *told):
+            return kept
+        log.error("parked session is not of its transcript", extra={"session": session})
+        self.room.free(kept)
+        return None
+
     async def _export(self, export: into.Export) -> out.Exported:
-        kept = self._find(export.session, export.epoch)
+        kept = self._leaver(export.session, export.epoch)
         if kept is None:
             raise SwapdError(Code.SESSION_UNKNOWN)
         full = kept.header.computed // kept.header.block_tokens
@@ -209,12 +235,12 @@ class ParkLink:
         return out.Exported(export.move, manifest, first + len(manifest.blocks), 0.0)
 
     async def _freeze(self, item: into.FreezeItem) -> out.FrozenItem:
-        kept = self._find(item.session, item.epoch)
+        kept = self._leaver(item.session, item.epoch)
         if kept is None:
             return out.FrozenItem(item.move, "unknown")
         header = kept.header
         try:
-            manifest = await self._manifest(kept, item, len(header.blocks))
+            manifest = await self._manifest(kept, item, len(header.blocks), header.state)
         except SwapdError as error:
             if error.code is Code.SESSION_UNKNOWN:
                 return out.FrozenItem(item.move, "unknown")
@@ -222,18 +248,23 @@ class ParkLink:
             return out.FrozenItem(item.move, "frozen", header.position, header.computed)
         return out.FrozenItem(item.move, "frozen", header.position, header.computed, manifest)
 
-    async def _manifest(self, kept: Kept, asked: into.Export | into.FreezeItem, end: int) -> Manifest:
+    async def _manifest(
+        self,
+        kept: Kept,
+        asked: into.Export | into.FreezeItem,
+        end: int,
+        state: tuple[StateEntry, ...] = (),
+    ) -> Manifest:
         first, lease, header = max(asked.from_block, 0), asked.lease, kept.header
         end = min(end, first + lease.size // header.block_bytes)
         blocks = await self.room.read(kept, first, max(first, end), self._arena, lease)
-        return Manifest(
-            session=asked.session,
-            epoch=asked.epoch + 1,
-            region=lease.region,
-            generation=lease.generation,
-            fingerprint=header.fingerprint,
-            blocks=blocks,
-        )
+        return bind(asked.session, asked.epoch + 1, lease, header.fingerprint, blocks, state)
+
+
+def _is_of(header: KeptHeader, spec: GenerationSpec, outputs: Sequence[int]) -> bool:
+    """Whether what is kept is the session as it stands: it makes no token while it is parked."""
+    frontier = (len(outputs), len(spec.prompt) + len(outputs) - 1)
+    return frontier == (header.position, header.computed) and header.state == decode_state(spec, outputs)
 
 
 def _header(
@@ -241,10 +272,11 @@ def _header(
 ) -> KeptHeader:
     """What is kept. Raises `manifest_mismatch` unless the blocks hold every position below the frontier."""
     computed = len(reserve.spec.prompt) + len(item.outputs) - 1
-    needed = [min(info.block_tokens, computed - at) for at in range(0, computed, info.block_tokens)]
+    needed = valid_tokens(computed, info.block_tokens)
     if not item.outputs or [(b.index, b.valid) for b in blocks] != list(enumerate(needed)):
         raise SwapdError(Code.MANIFEST_MISMATCH, "blocks below the frontier are missing")
     return KeptHeader(
+        schema=SNAPSHOT_SCHEMA,
         session=reserve.spec.session,
         epoch=item.epoch,
         position=len(item.outputs),
@@ -253,4 +285,5 @@ def _header(
         block_tokens=info.block_tokens,
         block_bytes=info.block_bytes,
         blocks=tuple((entry.valid, entry.crc) for entry in blocks),
+        state=item.manifest.state,
     )

@@ -87,6 +87,12 @@ class Passage:
             by_source.setdefault(link.name, []).append(move)
         return by_source
 
+    def is_over_quota(self, session: LiveSession) -> bool:
+        """Whether a session stays where it is for want of room in the park; a drain decides about its own."""
+        owner = session.record.owner
+        drains = owner is not None and self._draining(owner.worker)
+        return self._recovery.reconciled and not drains and self._gate.is_full(session)
+
     async def carry_aside(self, source: str, moves: list[Move]) -> None:
         """One wave from a worker to the park, to its records."""
         await self._carrier.carry(self._carrier.wave(source, PARK, moves))

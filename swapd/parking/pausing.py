@@ -2,8 +2,8 @@
 
 A session with `on_disconnect = "pause"` stops decoding at once when its last reader goes, and its KV would
 hold its place until its lifetime ends. After the grace it is parked, if the park has room; `Returning` brings
-it back when somebody reads again. Without room, or without a park, it keeps its place: what was thrown away
-would have to be computed again.
+it back when somebody reads again. Over the park's quota it is freed and replayed then, if its client permits
+that. Else, or without a park, it keeps its place: what was thrown away could not be computed again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import trio
 from swapd.errors import SwapdError
 from swapd.migration.move import Move
 from swapd.parking.passage import Passage
+from swapd.parking.setting_down import set_down
 from swapd.sessions.live import LiveSession
 from swapd.sessions.table import SessionTable
 
@@ -50,9 +51,13 @@ class Pausing:
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    moves = self._passage.set_aside(list(self._idle()))
+                    idle = list(self._idle())
+                    moves = self._passage.set_aside(idle)
                     for source, group in moves.items():
                         nursery.start_soon(self._carry, source, group)
+                    for session in idle:
+                        if session.move is None and self._passage.is_over_quota(session):
+                            await set_down(self._table, session)
                     await trio.sleep(LOOK_EVERY_S)
         except* SwapdError as group:
             # The store failed: nothing is moved before a restart (H160).

@@ -15,6 +15,7 @@ import trio
 from swapd.api import Event
 from swapd.messages.from_worker import TokenRun
 from swapd.sessions.record import SessionRecord, Terminal
+from swapd.sessions.salvage import Salvage
 from swapd.sessions.text import TextStream
 from swapd.store.ledger import Append
 from swapd.views import SessionState, SessionView
@@ -36,8 +37,12 @@ class LiveSession:
         self.recovering = False
         self.waits_to_replay = False
         """Parked, its KV lost, and rebuilt as soon as a worker has room: nobody needs to decide about it."""
-        self.rebuilt_positions = 0
-        """Positions that its last replay had to make anew, prefix-cache hits of the worker included."""
+        self.salvage: Salvage | None = None
+        """What a move left at its target when its source was lost; whoever takes it out answers for it."""
+        self.rebuilding: int | None = None
+        """The epoch of a replay that has not given its first token: what it cost is not known yet."""
+        self.rebuilt_positions: int | None = 0
+        """Positions below N - 1 that its last replay computed (H209); None: not known yet."""
         self.taking = True
         """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text
@@ -144,6 +149,19 @@ class LiveSession:
         )
 
     # Taking tokens ---------------------------------------------------------------------------
+
+    def rebuild(self, epoch: int) -> None:
+        """Its replay begins under this epoch, if there is anything to repeat."""
+        self.rebuilding = epoch if self.durable else None
+        self.rebuilt_positions = None if self.durable else 0
+
+    def rebuilt(self, run: TokenRun) -> bool:
+        """Enter what the replay cost. False: this run does not say, or it was said already."""
+        if run.recomputed is None or self.rebuilding != run.epoch:
+            return False
+        self.rebuilding = None
+        self.rebuilt_positions = run.recomputed
+        return True
 
     def take(self, run: TokenRun, now: Callable[[], float]) -> Append | None:
         """Take a run from the owner; what is new of it goes to the store. None: nothing new.

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
 
+import msgspec
+
 from swapd.messages.generation import PARK
 from swapd.sessions.inventory import Found
 from swapd.sessions.record import MoveRecord, SessionRecord
@@ -89,10 +91,16 @@ class Reconciliation:
         accepted: int,
         result: Literal["replayed", "failed", "parked"],
         why: ReconciledBecause,
-        recomputed: int = 0,
+        recomputed: int | None = 0,
     ) -> Reconciled | None:
         """A session that its owner did not have was rebuilt, or ended, or waits. None: finished already."""
         return self._enter(record, accepted, result, why, recomputed)
+
+    def rebuilt(self, session: str, recomputed: int) -> None:
+        """What a replay of the report cost is known; that may be long after the report is finished."""
+        entry = self._entries.get(session)
+        if entry is not None and entry.recomputed_tokens is None:
+            self._entries[session] = msgspec.structs.replace(entry, recomputed_tokens=recomputed)
 
     def loss(self, worker: str | None, *, connected: bool) -> ReconciledBecause:
         """Why a session of this worker has to be decided about; `connected`: its incarnation is there."""
@@ -134,7 +142,7 @@ class Reconciliation:
         accepted: int,
         result: ReconciledAs,
         why: ReconciledBecause,
-        recomputed: int = 0,
+        recomputed: int | None = 0,
     ) -> Reconciled | None:
         """The last word about a session counts: one that was resumed may lose its worker before the end."""
         if self.finished:

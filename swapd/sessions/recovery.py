@@ -5,7 +5,8 @@ of its own goes on at once (B38). Of the rest nothing is decided before every wo
 inventory or is found absent, because a session may be frozen at one worker and prepared at another; then one
 that no worker has is replayed if its client permits that, else ended.
 
-Replay is never called recovery of KV: every position that it computes is counted (H73).
+Replay is never called recovery of KV: every position that it computes is counted (H73). What a move had
+brought to its target before its source was lost is taken up there, and only the rest computed (B24).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Inventory, InventoryItem, Started
 from swapd.messages.generation import Owner
-from swapd.messages.to_worker import Cancel, Resend, Start
+from swapd.messages.to_worker import Cancel, Discard, Resend, Start
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
 from swapd.sessions.inventory import judge
@@ -53,6 +54,11 @@ class Recovery:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.replayed_tokens = 0
+        """Positions that replays computed again, as their workers said with their first tokens."""
+        self.salvaged_tokens = 0
+        """Positions that replays did not have to compute, because a move had brought them."""
+        self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
+        table.on_rebuilt = self._rebuilt
         self.outcomes: dict[str, int] = {}
         self._config = config
         self._table = table
@@ -221,8 +227,20 @@ class Recovery:
     def disown(self, session: LiveSession) -> None:
         """Decide about a session whose owner does not have it, connected or not."""
         if session.over or session.recovering or self._nursery is None or self._store.failed:
+            self.abandon(session)
             return
         self._begin(session)
+
+    def abandon(self, session: LiveSession) -> None:
+        """Have a target free what a move left there, where nobody takes it up (B24)."""
+        left, session.salvage = session.salvage, None
+        if left is None:
+            return
+        self._ledger.free(left.target.worker, session.id)
+        link = self._links.get(left.target.worker)
+        # A store that failed has the last word, after a restart (SF); the worker frees it by itself, too.
+        if link is not None and link.is_owner(left.target) and not self._store.failed:
+            link.tell(Discard(left.move))
 
     def undecided(self, session: LiveSession) -> bool:
         """Whether its owner is gone and it is not known yet what becomes of it."""
@@ -285,6 +303,8 @@ class Recovery:
         old = session.record.owner
         if old is not None:
             self._ledger.free(old.worker, session.id)
+        if await self._take_up(session):
+            return True
         timers = self._config.timers
         began = since = trio.current_time()
         while not session.over:
@@ -308,6 +328,29 @@ class Recovery:
             await self._table.wait_activity(LOOK_AGAIN_S)
         return False
 
+    async def _take_up(self, session: LiveSession) -> bool:
+        """Rebuild it where a move has brought its first blocks, if there are any (B24).
+
+        False: nothing is left of them, and it is for any worker to rebuild it from its transcript.
+        """
+        left = session.salvage
+        if left is None:
+            return False
+        link, tokens = self._links.get(left.target.worker), session.record.spec().budget
+        there = link is not None and link.is_owner(left.target) and self._admission.admitting(link.name)
+        if link is not None and there and self._ledger.charge(link.name, session.id, tokens):
+            try:
+                await self._start_again(session, link, salvage=left.move)
+            except SwapdError as error:
+                if error.code is Code.STORE_FAILED:
+                    raise
+                log.warning("salvage refused", extra={"session": session.id, "code": error.code})
+            else:
+                session.salvage = None
+                return True
+        self.abandon(session)
+        return False
+
     def _choose(
         self, session: LiveSession, links: Iterable[WorkerLink], ledger: CapacityLedger
     ) -> WorkerLink | None:
@@ -324,6 +367,7 @@ class Recovery:
         *,
         cold: bool = False,
         leaving: tuple[Owner | None, int] = (None, 0),
+        salvage: str = "",
     ) -> None:
         owner, expected = link.owner, session.record.epoch
         if owner is None:
@@ -349,16 +393,23 @@ class Recovery:
         if session.over:
             # Its end may have been told to the owner before this one.
             raise SwapdError(Code.ALREADY_FINISHED)
-        start = Start(spec, epoch, self._table.limit(session), outputs)
+        session.rebuild(epoch)
+        start = Start(spec, epoch, self._table.limit(session), outputs, salvage)
         try:
-            await link.request(start, Started, self._config.timers.decide_s)
+            started = await link.request(start, Started, self._config.timers.decide_s)
         except BaseException:
             link.tell(Cancel(session.id, epoch))  # whether it started is unknown
             raise
-        if outputs:
-            session.rebuilt_positions = len(session.record.prompt) + len(outputs) - 1
-            self.replayed_tokens += session.rebuilt_positions
+        self.salvaged_tokens += started.kept
+        if started.kept:
+            log.info("copied blocks taken up", extra={"session": session.id, "positions": started.kept})
         self._table.regrant(session)
+
+    def _rebuilt(self, session: LiveSession) -> None:
+        positions = session.rebuilt_positions or 0
+        self.replayed_tokens += positions
+        self.findings.rebuilt(session.id, positions)
+        self.on_rebuilt(session)
 
     # A worker that attached ------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import trio
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Tokens
-from swapd.messages.generation import PARK, Owner
+from swapd.messages.generation import PARK, GenerationSpec, Owner
 from swapd.messages.to_worker import Cancel, Grant, ToWorker
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.live import LiveSession
@@ -81,6 +81,8 @@ class SessionTable:
         self.accepted_tokens = 0
         self.on_event: Callable[[str, LiveSession], None] = lambda kind, session: None
         self.on_orphan: Callable[[LiveSession], None] = lambda session: None
+        self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
+        """A replay gave its first token: what it cost is known."""
         self.park: ParkOwner | None = None
         """The owner of parked sessions, where the service has one (B3)."""
         self._tokenizer = tokenizer
@@ -105,6 +107,11 @@ class SessionTable:
         return [
             s for s in self._live.values() if s.record.owner is not None and s.record.owner.worker == worker
         ]
+
+    def transcript(self, session: str) -> tuple[GenerationSpec, list[int]] | None:
+        """What a session in memory was asked for, and its accepted tokens."""
+        found = self.get(session)
+        return None if found is None else (found.record.spec(), found.outputs())
 
     def owner_link(self, owner: Owner | None) -> OwnerLink | None:
         """The way to an owner, connected or not: its worker's link, or the park."""
@@ -165,6 +172,8 @@ class SessionTable:
             if run.first_pos > len(session.received) + 1:
                 self.fenced["gap"] += 1
                 continue
+            if session.rebuilt(run):
+                self.on_rebuilt(session)
             append = session.take(run, self._wall)
             if append is not None:
                 self._post(session, append, link)

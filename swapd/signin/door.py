@@ -1,7 +1,9 @@
 """The console's door: who is signed in, who may come in, and who has to go.
 
 The store is the truth: a sign-in is durable before its cookie leaves, and one that ended here is over at once
-and in the store with the next write. Nothing of a token, a code or a cookie is logged.
+and in the store with the next write. Only where the store has failed does one hold without it, until swapd is
+started again: a broken disk must not keep owners from taking their devices back. Nothing of a token, a code
+or a cookie is logged.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class ConsoleDoor:
     # Coming in and going ---------------------------------------------------------------------
 
     async def sign_in(self, secret: str, peer: str | None) -> NewSignIn:
-        """Let a browser in by a one-time code or a token; durable before it returns.
+        """Let a browser in by a one-time code or a token; durable before it returns, if the store can write.
 
         Raises `sign_in_refused`, and `sign_in_limited` for a peer that has to wait; a code that is good is
         taken even then. Cancelled, a code is used up all the same.
@@ -142,7 +144,10 @@ class ConsoleDoor:
         return SignedIn(record.role, CALLERS[record.role], csrf_of(cookie))
 
     async def sign_out(self, cookie: str | None) -> None:
-        """End a sign-in, here at once and durably when it returns. None of that cookie: nothing changes."""
+        """End a sign-in, here at once and durably when it returns. None of that cookie: nothing changes.
+
+        Raises `store_failed`: it is over here, and only its browser can see to it that it stays so.
+        """
         record = self._signed_in.pop(digest(cookie or ""), None)
         if record is not None:
             await self._store.commit(lambda db: end_sign_ins(db, [record.id]))
@@ -209,7 +214,12 @@ class ConsoleDoor:
                 cookie, now = secrets.token_urlsafe(32), self._wall()
                 record = SignInRecord(digest(cookie), role, self._token_digests[role], now, now)
                 ended = [each.id for each in crowded_out(self._signed_in.values())]
-                await self._store.commit(lambda db: add_sign_in(db, record, ended))
+                try:
+                    await self._store.commit(lambda db: add_sign_in(db, record, ended))
+                except SwapdError as error:
+                    if error.code is not Code.STORE_FAILED:
+                        raise
+                    log.warning("a sign-in holds only until the next start", extra={"code": error.code})
                 for each in ended:
                     self._signed_in.pop(each, None)
                 self._signed_in[record.id] = record

@@ -127,6 +127,12 @@ class Book:
         if not all(0 <= one < self._info.vocab_size for one in ids):
             raise SwapdError(Code.INVALID_REQUEST, "a token id is outside of the vocabulary")
 
+    def check_outputs(self, spec: GenerationSpec, outputs: tuple[int, ...]) -> None:
+        """Raise for tokens that a session of this kind cannot be rebuilt from."""
+        self._check_tokens(outputs)
+        if len(outputs) >= spec.max_new_tokens:
+            raise SwapdError(Code.BUDGET_EXCEEDED, f"{len(outputs)} of {spec.max_new_tokens} tokens exist")
+
     # commands
 
     def start(self, spec: GenerationSpec, epoch: int, limit: int, outputs: tuple[int, ...]) -> None:
@@ -139,11 +145,20 @@ class Book:
             self.fenced += 1
             raise SwapdError(Code.EPOCH_STALE, f"epoch {newest} is here")
         self._charge(spec, Code.CAPACITY)
-        self._check_tokens(outputs)
-        if len(outputs) >= spec.max_new_tokens:
-            raise SwapdError(Code.BUDGET_EXCEEDED, f"{len(outputs)} of {spec.max_new_tokens} tokens exist")
+        self.check_outputs(spec, outputs)
         count = len(outputs)
         self._add(Session(spec, epoch, _key(spec, epoch), "running", limit, count, count, outputs))
+
+    def take_up(self, session: Session, outputs: tuple[int, ...], limit: int, kept: int) -> None:
+        """Let a reservation whose first `kept` positions are filled be rebuilt from there (B24)."""
+        if session.move is not None:
+            self._moves.pop(session.move, None)
+            session.move = None
+        session.stage = "running"
+        session.outputs = outputs
+        session.position = session.accepted = len(outputs)
+        session.limit = limit
+        session.kept = kept
 
     def reserve(self, move: str, spec: GenerationSpec, epoch: int) -> tuple[Session, bool]:
         """Book a reservation; False beside it when it was there already. Raises `target_full`."""
@@ -281,12 +296,17 @@ class Book:
                 enter.append(session)
                 session.place = "prefill"
             elif session.place == "reserved" and wants:
-                arrive.append(Arrival(session.key, session.outputs))
-                session.place = "stepping"
+                arrive.append(Arrival(session.key, session.outputs, session.kept))
+                session.place = "stepping" if session.kept is None else "prefill"
         return Settlement(tuple(enter), tuple(arrive), tuple(hold), tuple(unhold))
 
-    def take(self, tokens: Sequence[StepToken]) -> tuple[TokenRun, ...]:
+    def take(
+        self, tokens: Sequence[StepToken], rebuilt: Sequence[tuple[str, int]] = ()
+    ) -> tuple[TokenRun, ...]:
         """Enter a step's tokens; returns what may leave now, one run a session."""
+        for key, recomputed in rebuilt:
+            if key in self._keys:
+                self._keys[key].recomputed = recomputed
         first: dict[str, int] = {}
         for token in tokens:
             session = self._keys.get(token.key)

@@ -87,9 +87,8 @@ class Commands:
     def _answer(self, request: Request) -> out.FromWorker | None:
         book = self._rooms.book
         match request.body:
-            case into.Start(spec=spec, epoch=epoch, limit=limit, outputs=outputs):
-                book.start(spec, epoch, limit, outputs)
-                return out.Started(spec.session, epoch)
+            case into.Start() as start:
+                return self._start(start)
             case into.Cancel(session=session, epoch=epoch) | into.Release(session=session, epoch=epoch):
                 return self._drop(request.body, session, epoch)
             case into.Reserve() as reserve:
@@ -124,6 +123,39 @@ class Commands:
                 return out.Done()
             case _:
                 raise SwapdError(Code.FRAME_MALFORMED, "not a command for the engine")
+
+    def _start(self, start: into.Start) -> out.Started:
+        spec, epoch = start.spec, start.epoch
+        found = self._rooms.book.peek(spec.session, epoch)
+        if found is not None and found.stage == "reserved":
+            self._take_up(start, found)
+        self._rooms.book.start(spec, epoch, start.limit, start.outputs)
+        started = self._rooms.book.peek(spec.session, epoch)
+        return out.Started(spec.session, epoch, (started.kept or 0) if started is not None else 0)
+
+    def _take_up(self, start: into.Start, found: Session) -> None:
+        """Make the session of an import that nobody completes; one in doubt is freed instead (B24)."""
+        assert found.move is not None
+        kept = self._keep(start, found.move, found)
+        if kept:
+            self._rooms.book.take_up(found, start.outputs, start.limit, kept)
+        else:
+            self._discard(found.move)
+
+    def _keep(self, start: into.Start, move: str, found: Session) -> int:
+        """Shut the gate and say how many positions of the import can be used: those that were checked."""
+        rooms = self._rooms
+        try:
+            reservation = rooms.staging.get(move)
+            rooms.staging.remove(move)
+            rooms.book.check_outputs(start.spec, start.outputs)
+        except SwapdError:
+            return 0
+        if start.salvage != move or start.spec != found.spec or not start.outputs:
+            return 0
+        # The source may have computed more than was ever accepted of it.
+        below = len(start.spec.prompt) + len(start.outputs) - 1
+        return min(reservation.whole(rooms.engine.info.block_tokens), below)
 
     def _drop(self, body: into.ToWorker, session: str, epoch: int) -> out.Done:
         """Cancel frees any phase; Release frees only the copy that a move left frozen behind."""
@@ -199,7 +231,8 @@ class Commands:
             items.append(out.FrozenItem(item.move, status, position, computed))
             if session is not None and status == "frozen":
                 table = rooms.engine.block_table(session.key)
-                tails.append(self._cargo(item, session, table, rooms.book.blocks_for(computed), computed))
+                cargo = self._cargo(item, session, table, rooms.book.blocks_for(computed), computed)
+                tails.append(cargo._replace(spec=session.spec, outputs=rooms.engine.outputs(session.key)))
         boundary_ms = (time.monotonic() - request.at_s) * 1000
         job = rooms.transfers.export_tails(request.ticket, freeze.batch, items, tails, boundary_ms)
         rooms.tails.submit(job)

@@ -39,6 +39,7 @@ from swapd.messages.to_worker import Credit, Grant, Hello, InventoryQuery, ToWor
 from swapd.transport.arena import Arena
 from swapd.transport.fdpass import send_arena
 from swapd.transport.sockets import TrioSocket, open_socket
+from swapd.worker.silence import Silence
 from swapd.worker.spawn import STOP_WAIT_S, WorkerProcess, find, spawn
 from swapd.worker.wanted import Wanted
 
@@ -115,7 +116,7 @@ class WorkerLink:
         self._dirty: dict[str, None] = {}
         self._send_w: trio.MemorySendChannel[bytes] | None = None
         self._wake = trio.Event()
-        self._heard_at = 0.0
+        self._silence = Silence(self._timers.heartbeat_s, 0.0)
         self._process: WorkerProcess | None = None
         self._down = trio.CancelScope()
         self._short_lives = 0
@@ -363,7 +364,6 @@ class WorkerLink:
     async def _introduce(self, ready: Ready) -> None:
         # The ready file may be newer or older than the process that listens: trust its own answer.
         self.ready = ready
-        self._heard_at = trio.current_time()
         answer = await self.request(Hello(self.worker.incarnation), Ready, self._timers.dead_s)
         if answer.incarnation != ready.incarnation:
             raise SwapdError(Code.FENCED, f"worker {self.name} has another incarnation than it announced")
@@ -390,9 +390,10 @@ class WorkerLink:
 
     async def _watch_heartbeat(self) -> None:
         """Heartbeats stop: suspect, then dead: killed, so that it can never come back late (B33)."""
+        self._silence = Silence(self._timers.heartbeat_s, trio.current_time())
         while True:
             await trio.sleep(self._timers.heartbeat_s)
-            silent_s = trio.current_time() - self._heard_at
+            silent_s = self._silence.look(trio.current_time())
             if silent_s >= self._timers.dead_s:
                 log.error("worker is silent, ending it", extra={"worker": self.name, "silent_s": silent_s})
                 self.take_down("no heartbeat")
@@ -437,7 +438,7 @@ class WorkerLink:
                 if ready is None or report.incarnation != ready.incarnation:
                     self.fenced += 1  # H104
                     continue
-                self._heard_at = trio.current_time()
+                self._silence.heard(trio.current_time())
                 if self.state == "suspect":
                     self._set("ready", None)
                 self._dispatch(report.request, report.body)

@@ -112,7 +112,7 @@ class EngineLoop:
         self._step_ms.append(took_s * 1000)
         if self._rooms.schedule.on:
             self._rooms.schedule.add(StepRecord(began, took_s, self._rooms.book.names(result.batch)))
-        self._commands.send(*self._rooms.book.take(result.tokens))
+        self._commands.send(*self._rooms.book.take(result.tokens, result.rebuilt))
         self._note_preempted(result)
 
     def _note_preempted(self, result: StepResult) -> None:

@@ -35,6 +35,10 @@ class Session:
     place: Place = "outside"
     move: str | None = None
     finish: Finish | None = None
+    kept: int | None = None
+    """Positions taken up from a move whose source was lost (B24); None: it came whole, or from nothing."""
+    recomputed: int | None = None
+    """Positions that were computed again before its first token here (H209); None: it was not rebuilt."""
     muted: bool = False
     """A new coordinator has not said yet what it has: nothing is sent until it does."""
     tokens: list[int] = field(default_factory=list)
@@ -85,7 +89,8 @@ class Session:
         ids = tuple(self.tokens[start - self.accepted :])
         if not ids and self.finish is None:
             return None
-        return TokenRun(self.spec.session, self.epoch, start + 1, ids, self.finish)
+        recomputed = self.recomputed if start == len(self.outputs) else None
+        return TokenRun(self.spec.session, self.epoch, start + 1, ids, self.finish, recomputed)
 
     def item(self) -> InventoryItem:
         return InventoryItem(

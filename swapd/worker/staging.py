@@ -15,6 +15,7 @@ from typing import Literal
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import GenerationSpec, Lease, Manifest
+from swapd.messages.snapshot import valid_tokens
 
 
 class Reservation:
@@ -60,12 +61,17 @@ class Reservation:
         """Whether an incomplete import was forgotten; a sealed one never is (decision 3)."""
         return self._state == "open" and now_s - self.touched_s > self._ttl_s
 
+    def whole(self, block_tokens: int) -> int:
+        """Positions from the first on that lie in full, verified blocks (B21, B24)."""
+        blocks = 0
+        while self.filled.get(blocks, 0) == block_tokens:
+            blocks += 1
+        return blocks * block_tokens
+
     def complete(self, computed: int, block_tokens: int) -> bool:
-        """Whether every position below `computed` lies in a verified block."""
-        return all(
-            self.filled.get(index, 0) >= min(block_tokens, computed - index * block_tokens)
-            for index in range(-(-computed // block_tokens))
-        )
+        """Whether every position below `computed` lies in a verified block, and no block claims more."""
+        needed = valid_tokens(computed, block_tokens)
+        return self.filled == dict(enumerate(needed))
 
 
 class Staging:

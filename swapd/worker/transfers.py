@@ -26,7 +26,8 @@ from swapd.messages.from_worker import (
     PreparedItem,
     Refused,
 )
-from swapd.messages.generation import BlockEntry, Lease, Manifest
+from swapd.messages.generation import BlockEntry, GenerationSpec, Lease, Manifest
+from swapd.messages.snapshot import bind, check_manifest, check_state, decode_state
 from swapd.messages.to_worker import Import, Prepare, PrepareItem
 from swapd.worker.breakage import damage
 from swapd.worker.copier import Job
@@ -70,7 +71,10 @@ class ArenaSlot:
 
 
 class Cargo(NamedTuple):
-    """A source's blocks [first, end) of one move, to be copied out; `computed` bounds the last one."""
+    """A source's blocks [first, end) of one move, to be copied out; `computed` bounds the last one.
+
+    `spec` and `outputs` are those of a frozen session: its decode state is told with its tail.
+    """
 
     move: str
     session: str
@@ -80,6 +84,8 @@ class Cargo(NamedTuple):
     first: int
     end: int
     computed: int
+    spec: GenerationSpec | None = None
+    outputs: tuple[int, ...] = ()
 
 
 class Transfers:
@@ -165,14 +171,8 @@ class Transfers:
 
     def _manifest(self, cargo: Cargo, entries: Sequence[BlockEntry]) -> Manifest:
         """Bind the blocks to the epoch that the target would own."""
-        return Manifest(
-            session=cargo.session,
-            epoch=cargo.epoch + 1,
-            region=cargo.lease.region,
-            generation=cargo.lease.generation,
-            fingerprint=self._info.fingerprint,
-            blocks=tuple(entries),
-        )
+        state = () if cargo.spec is None else decode_state(cargo.spec, cargo.outputs)
+        return bind(cargo.session, cargo.epoch + 1, cargo.lease, self._info.fingerprint, entries, state)
 
     # target
 
@@ -181,7 +181,7 @@ class Transfers:
         began = time.monotonic()
         try:
             reservation = self._staging.get(message.move)
-            self._check_binding(reservation, message.manifest)
+            self._check(reservation, message.manifest)
             if reservation.sealed_by is None:
                 yield from self._copy_in(reservation, message.manifest)
             frontier = max((entry.index + 1 for entry in message.manifest.blocks), default=0)
@@ -206,12 +206,13 @@ class Transfers:
         reservation = self._staging.get(item.move)
         if (reservation.spec.session, reservation.epoch) != (item.session, item.epoch):
             raise SwapdError(Code.MANIFEST_MISMATCH, "the move is another session's")
-        self._check_binding(reservation, item.manifest)
+        self._check(reservation, item.manifest)
         if reservation.sealed_by is not None:
             # A repeat. Writing now could undo what the engine has computed meanwhile.
             if reservation.sealed_by != item.manifest:
                 raise SwapdError(Code.MANIFEST_MISMATCH, "the move was prepared from another manifest")
             return
+        check_state(item.manifest.state, reservation.spec, item.outputs)
         yield from self._copy_in(reservation, item.manifest)
         computed = len(reservation.spec.prompt) + len(item.outputs) - 1
         if not item.outputs or not reservation.complete(computed, self._info.block_tokens):
@@ -220,19 +221,14 @@ class Transfers:
             damage(self._break, self._blocks, reservation, computed, self._info)
         reservation.seal(item.manifest)
 
-    def _check_binding(self, reservation: Reservation, manifest: Manifest) -> None:
-        """B21, H96: right bytes of the wrong session, epoch, lease or engine are wrong bytes."""
-        lease = reservation.lease
-        bound = (manifest.session, manifest.epoch, manifest.region, manifest.generation, manifest.fingerprint)
-        ours = (
-            reservation.spec.session,
-            reservation.epoch,
-            lease.region,
-            lease.generation,
-            self._info.fingerprint,
+    def _check(self, reservation: Reservation, manifest: Manifest) -> None:
+        check_manifest(
+            manifest,
+            session=reservation.spec.session,
+            epoch=reservation.epoch,
+            lease=reservation.lease,
+            fingerprint=self._info.fingerprint,
         )
-        if bound != ours:
-            raise SwapdError(Code.MANIFEST_MISMATCH)
 
     def _copy_in(self, reservation: Reservation, manifest: Manifest) -> Job:
         arena = self._arena.get()

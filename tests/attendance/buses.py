@@ -19,7 +19,7 @@ from jeepney import DBusAddress, MatchRule, MessageType, message_bus, new_method
 from jeepney.io.blocking import DBusConnection, open_dbus_connection
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 40.0
 MOCK: Final = "org.freedesktop.DBus.Mock"
 CONFIGURATION: Final = """\
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"

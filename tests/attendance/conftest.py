@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +16,7 @@ from swapd.attendance.watch import AttendanceWatch
 from swapd.config import OwnerConfig
 from swapd.pressure.reading import Attendance
 from tests.attendance.buses import MockGameMode, MockLogind, PrivateBus, private_bus
+from tests.descriptors import none_left_open
 
 LIMIT_S: Final = 30.0
 BY_SIGNALS: Final = Timings(poll_s=3600, call_s=LIMIT_S, coalesce_s=0.01, backoff_first_s=0.01)
@@ -80,15 +80,14 @@ async def watching(
     timings: Timings = BY_SIGNALS,
 ) -> AsyncIterator[Witness]:
     """A running watch. Nothing of it is left behind afterwards, not even a file descriptor."""
-    before = len(os.listdir("/proc/self/fd"))
     nowhere = "unix:path=/nonexistent/bus"
     places = BusPlaces(system.address if system else nowhere, session.address if session else nowhere)
     witness = Witness(owner, places, timings)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(witness.watch.run)
-        yield witness
-        nursery.cancel_scope.cancel()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    with none_left_open():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(witness.watch.run)
+            yield witness
+            nursery.cancel_scope.cancel()
 
 
 @pytest.fixture

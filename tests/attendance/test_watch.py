@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
 from contextlib import suppress
 from typing import Final
@@ -20,6 +19,7 @@ from swapd.attendance.watch import AttendanceWatch
 from swapd.config import OwnerConfig
 from tests.attendance.buses import MockGameMode, MockLogind, PrivateBus
 from tests.attendance.conftest import BY_SIGNALS, IMPATIENT, LIMIT_S, ONLY_LOGINS, Witness, watching
+from tests.descriptors import none_left_open, open_files
 
 DAMAGED_REPLY: Final = b"l\x02\x01\x01" + bytes(4) + b"\1\0\0\0\5\0\0\0" + b"\1\2\3\4\5\0\0\0"
 
@@ -231,24 +231,23 @@ def test_the_buses_are_where_d_bus_puts_them_unless_the_environment_says_otherwi
 async def test_cancelling_leaves_nothing_behind(bus: PrivateBus, logind: MockLogind) -> None:
     """At whatever point of connecting, saying hello or reading the cancellation comes."""
     logind.add("c1")
-    before = os.listdir("/proc/self/fd")
-    for steps in range(30):
-        witness = Witness(ONLY_LOGINS, BusPlaces(bus.address, bus.address), IMPATIENT)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(witness.watch.run)
-            for _ in range(steps):
-                await trio.sleep(0.0005)
-            nursery.cancel_scope.cancel()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    with none_left_open():
+        for steps in range(30):
+            witness = Witness(ONLY_LOGINS, BusPlaces(bus.address, bus.address), IMPATIENT)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(witness.watch.run)
+                for _ in range(steps):
+                    await trio.sleep(0.0005)
+                nursery.cancel_scope.cancel()
 
 
 async def test_cancelling_while_a_bus_hangs_leaves_nothing_behind(bus: PrivateBus) -> None:
-    before = os.listdir("/proc/self/fd")
     bus.hang()
     witness = Witness(ONLY_LOGINS, BusPlaces(bus.address, bus.address), BY_SIGNALS)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(witness.watch.run)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert len(os.listdir("/proc/self/fd")) > len(before)
-        nursery.cancel_scope.cancel()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    with none_left_open():
+        before = open_files()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(witness.watch.run)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert open_files() - before
+            nursery.cancel_scope.cancel()

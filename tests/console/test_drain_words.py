@@ -168,6 +168,14 @@ def test_every_mode_has_a_name_and_what_it_means() -> None:
     assert set(OFFERED) < set(MODES)
 
 
+def test_who_waits_without_its_kv_is_told_from_those_that_have_it() -> None:
+    told = tell(drain(each("p", "parked"), each("q", "parked", "park_full"), state="drained"))
+    assert [row.what for row in told.rows] == [
+        "In host memory until a worker has room.",
+        "It waits without its KV, which is computed again once a worker has room.",
+    ]
+
+
 def test_who_stayed_when_a_drain_was_cancelled_is_not_counted_as_gone() -> None:
     """The large number and the sentence agree."""
     told = tell(drain(moved(1), each("s", "cancelled", "drain_cancelled"), state="cancelled"))

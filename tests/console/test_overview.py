@@ -12,6 +12,7 @@ from console.pages.device_words import running_on, words
 from console.pages.overview import notices
 from console.phrases import clock
 from swapd.device_views import HeldUp, TakeBack, TakenBack
+from swapd.errors import Code, SwapdError
 from swapd.lending.reasons import Why
 from swapd.views import Caller, SwitchesView
 from tests.console.service_double import OPERATOR, TENANT
@@ -234,3 +235,18 @@ async def test_a_device_that_a_broken_disk_holds_up_says_what_its_owner_can_do(s
     page = await text(client)
     assert "must not end it" in page
     assert "end process 4242 (worker a) yourself" in page
+
+
+async def test_a_disk_that_cannot_be_read_takes_no_button_away(service, client):
+    """Plots, reports and histories are missing then; what an owner sees and can do is not."""
+
+    async def unreadable(*_):
+        raise SwapdError(Code.DISK_ERROR, "the database cannot be read")
+
+    service.lent = {"gpu0": lent_device("gpu0")}
+    service.trend = service.device_events = service.activity = unreadable
+    for path in ("/", "/devices/gpu0"):
+        page = await text(client, path)
+        assert "Take back now" in page
+        assert "Lent to language models" in page
+    assert "cannot be read just now" in page

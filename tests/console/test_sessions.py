@@ -79,6 +79,22 @@ async def test_what_is_not_json_is_malformed(client, body):
     assert (reply.status, reply.code) == (400, "malformed_json")
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("response_format", "guided_json", "guided_regex", "grammar", "structured_outputs", "json_schema"),
+        *("logprobs", "top_logprobs", "logit_bias", "n", "best_of", "bad_words"),
+    ],
+)
+async def test_what_needs_state_that_no_snapshot_carries_is_refused_by_name(client, service, field):
+    """H89: there is no grammar state to move, because nobody gets one: refused, never silently left out."""
+    body = b'{"prompt":"a","max_new_tokens":1,"%s":1}' % field.encode()
+    reply = await client.ask("POST", "/v1/sessions", body)
+    assert (reply.status, reply.code) == (422, "invalid_request")
+    assert f"unknown field `{field}`" in reply.json["error"]["message"]
+    assert service.asked == []
+
+
 @pytest.mark.parametrize("begin", [b"[", b'{"prompt":[', b'{"a":[', b'{"prompt":"a","stop":['])
 async def test_deep_nesting_is_refused_and_harms_nothing(client, begin):
     reply = await client.ask("POST", "/v1/sessions", begin + b"[" * 500_000)

@@ -1,6 +1,5 @@
 """Shutdown ends in bounded time whatever the clients do, and starting says what is wrong."""
 
-import os
 import socket
 from functools import partial
 
@@ -18,6 +17,7 @@ from tests.console.client import WAIT_S, Client
 from tests.console.conftest import serving
 from tests.console.malformed import HEAD, POST, UPGRADE
 from tests.console.test_events import wait_readers
+from tests.descriptors import collected, open_files
 
 FOREVER_S = 3600.0
 PATIENT = Deadlines(header_s=FOREVER_S, write_s=FOREVER_S, linger_s=FOREVER_S)
@@ -143,21 +143,17 @@ async def test_an_address_that_is_not_ours_is_one_clear_error(service, host, por
     assert refused.value.code is Code.CONFIG_INVALID
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 async def test_nothing_is_left_open_after_many_clients(service):
     """Neither a file nor a task: a WebSocket's pings end with it, not an interval later."""
     live = service.add("live")
     async with serving(service) as client:
-        before = (open_files(), trio.lowlevel.current_statistics().tasks_living)
+        files, tasks = collected(), trio.lowlevel.current_statistics().tasks_living
         async with trio.open_nursery() as nursery:
             for number in range(50):
                 nursery.start_soon(come_and_go, client, EVENTS if number % 2 else UPGRADE)
         await wait_readers(live, 0)
         with trio.fail_after(WEBSOCKET_PING_INTERVAL_S / 2):
-            while (open_files(), trio.lowlevel.current_statistics().tasks_living) != before:
+            while open_files() - files or trio.lowlevel.current_statistics().tasks_living != tasks:
                 await trio.testing.wait_all_tasks_blocked()
 
 

@@ -39,6 +39,8 @@ from swapd.messages.sampler import (
 from swapd.transport.sockets import Context, open_socket
 
 WAIT_S = 30.0
+HANGS_S = 2.0
+"""When no answer means that a sampler hangs, where a test has one hang; elsewhere none is only slow."""
 DEVICES = (DeviceConfig("one", "cpu", cores=(0,)), DeviceConfig("none", "cpu", cores=(4095,)))
 
 
@@ -90,10 +92,10 @@ class Heard:
 @asynccontextmanager
 async def running(
     folder: Path,
-    heard: Heard,
+    heard: Callable[[Measurement], None],
     *,
     poll_ms: int = 250,
-    deadline_s: float = 1.0,
+    deadline_s: float = WAIT_S,
     kind: Kind = "cpu",
     devices: tuple[DeviceConfig, ...] = DEVICES,
 ) -> AsyncIterator[SamplerLink]:
@@ -159,6 +161,21 @@ async def test_a_measurement_can_be_asked_for_before_the_next_tick(folder: Path)
         assert [each.result for each in heard.of("one")[:1]] == ["first"]
 
 
+async def test_a_measurement_that_is_asked_for_at_a_busy_moment_is_not_forgotten(folder: Path) -> None:
+    """D38: else whoever waits would wait for the next tick after all."""
+    heard = Heard()
+    wishes: list[Callable[[], None]] = []
+
+    def on_measured(measurement: Measurement) -> None:
+        heard(measurement)
+        if wishes:
+            wishes.pop()()  # now, when the link waits for no tick
+
+    async with running(folder, on_measured, poll_ms=600_000) as link:
+        wishes.append(link.ask_soon)
+        await heard.until(lambda: len(heard.of("one")) == 2)
+
+
 async def test_its_files_are_the_users_alone(folder: Path) -> None:
     """H107: settings, log and socket."""
     heard = Heard()
@@ -187,7 +204,7 @@ async def test_a_killed_sampler_fails_its_readings_at_once_and_is_started_anew(f
 
 async def test_a_sampler_that_hangs_is_killed_and_its_readings_fail_meanwhile(folder: Path) -> None:
     heard = Heard()
-    async with running(folder, heard) as link:
+    async with running(folder, heard, deadline_s=HANGS_S) as link:
         await heard.result("ok")
         before = await pid_of(link)
         os.kill(before, signal.SIGSTOP)
@@ -197,7 +214,9 @@ async def test_a_sampler_that_hangs_is_killed_and_its_readings_fail_meanwhile(fo
         await heard.result("failed")
         await heard.result("ok")
         assert not alive(before)
-        assert (link.statistics().unanswered, link.statistics().ended) == (1, 0)
+        # More than once where the machine itself stood still.
+        assert link.statistics().unanswered >= 1
+        assert link.statistics().ended == 0
 
 
 async def test_a_link_that_is_cancelled_ends_a_sampler_that_hangs(folder: Path) -> None:
@@ -234,7 +253,7 @@ async def test_what_cannot_be_killed_is_left_and_not_too_many_of_it(
         return False
 
     heard = Heard()
-    async with running(folder, heard) as link:
+    async with running(folder, heard, deadline_s=HANGS_S) as link:
         await heard.result("ok")
         pid = await pid_of(link)
         monkeypatch.setattr(SamplerProcess, "end", survives)

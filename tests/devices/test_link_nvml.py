@@ -11,7 +11,7 @@ import trio
 
 from swapd.config import DeviceConfig
 from tests.devices.fake_nvml import LOST, FakeNvml
-from tests.devices.test_link import WAIT_S, Heard, alive, files, pid_of, running
+from tests.devices.test_link import HANGS_S, WAIT_S, Heard, alive, files, pid_of, running
 
 GPU = (DeviceConfig("gpu", "nvml", selector="0"),)
 HANG = "nvmlDeviceGetProcessUtilization"
@@ -30,7 +30,10 @@ async def test_a_driver_that_hangs_fails_its_own_readings_only_and_recovers(
 ) -> None:
     """A 60 s hang: the GPU's readings fail, those of other devices go on; nobody restarts swapd."""
     gpu, cpu = Heard(), Heard()
-    async with running(folder, cpu), running(folder, gpu, kind="nvml", devices=GPU) as link:
+    async with (
+        running(folder, cpu),
+        running(folder, gpu, kind="nvml", devices=GPU, deadline_s=HANGS_S) as link,
+    ):
         await gpu.result("ok", "gpu")
         hung = await pid_of(link)
         driver.set(hang={HANG: 60.0})

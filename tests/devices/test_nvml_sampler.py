@@ -9,7 +9,7 @@ import pytest
 
 from swapd.config import DeviceConfig
 from tests.devices.fake_nvml import LOST, FakeCard, FakeNvml, FakeUse
-from tests.devices.test_link import Heard, running
+from tests.devices.test_link import HANGS_S, Heard, running
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,7 +29,7 @@ def driver(fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 async def test_a_hanging_driver_fails_the_readings_until_it_answers(folder: Path, driver: FakeNvml) -> None:
     """R21: and row 19; the process is killed in the call."""
     heard = Heard()
-    async with running(folder, heard, kind="nvml", devices=DEVICES) as link:
+    async with running(folder, heard, kind="nvml", devices=DEVICES, deadline_s=HANGS_S) as link:
         assert (await heard.result("ok")).reading_pct == 10.0
         driver.set(hang={"nvmlDeviceGetProcessUtilization": 60.0})
         failed = await heard.result("failed")

@@ -43,7 +43,8 @@ def checkpoint() -> str:
 @pytest.fixture(scope="session")
 def vllm_deployment(checkpoint: str) -> Iterator[Deployment]:
     """Started once a run; every test leaves it at rest."""
-    deployment = Deployment("vllm", checkpoint, extra=TIMERS, top=f"park_bytes = {128 << 20}")
+    top = f"park_bytes = {128 << 20}\nallow_failpoints = true"
+    deployment = Deployment("vllm", checkpoint, extra=TIMERS, top=top)
     try:
         trio.run(lambda: deployment.start(ready_s=240))
         yield deployment

@@ -281,7 +281,7 @@ class Deployment:
         """The worker that owns a session."""
         return str((await self.call("GET", f"/v1/sessions/{session}"))["worker"])
 
-    async def wait_settled(self, within_s: float = 20.0) -> dict[str, Any]:
+    async def wait_settled(self, within_s: float = 60.0) -> dict[str, Any]:
         """Worker views once nothing runs, is held, frozen or reserved anywhere and heartbeats say so."""
         with trio.fail_after(within_s):
             while True:
@@ -329,7 +329,7 @@ class Reading:
         assert len(terminal) == 1
         assert self.events[-1].name == terminal[0]
 
-    async def wait_tokens(self, count: int, within_s: float = 60.0) -> None:
+    async def wait_tokens(self, count: int, within_s: float = 150.0) -> None:
         with trio.fail_after(within_s):
             while len(self.tokens) < count:
                 assert not self.events or self.events[-1].name in ("created", "token"), self.events[-1]

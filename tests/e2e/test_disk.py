@@ -21,8 +21,8 @@ from tests.e2e.test_sim import prompt, reference
 from tests.store.disks import failing_fsync, small_disk
 
 MIB = 1 << 20
-SIM = "[sim]\nstep_ms = 10.0\n[timers]\nheartbeat_s = 0.25\n"
-COUNT = 300
+SIM = "[sim]\nstep_ms = 10.0\n[timers]\nrpc_s = 20.0\nheartbeat_s = 0.25\n"
+COUNT = 500
 WINDOW = 8
 
 pytestmark = pytest.mark.timeout(120)

@@ -53,7 +53,8 @@ poll_ms = 250
 step_ms = 5.0
 
 [timers]
-freeze_s = 5.0
+rpc_s = 20.0
+freeze_s = 20.0
 prepare_s = 10.0
 heartbeat_s = 0.25
 dead_s = 60.0

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 async def deployed(dead_s: float, step_ms: float = 10.0) -> AsyncIterator[Deployment]:
     """A deployment of a test's own, in which a silent worker counts as dead after `dead_s`."""
     sim = f"[sim]\nstep_ms = {step_ms}\nblocks = 16384\n"
-    timers = f"[timers]\nheartbeat_s = 0.25\nsuspect_s = {dead_s / 2}\ndead_s = {dead_s}\n"
+    timers = f"[timers]\nrpc_s = 5.0\nheartbeat_s = 0.25\nsuspect_s = {dead_s / 2}\ndead_s = {dead_s}\n"
     deployment = Deployment("sim", extra=sim + timers)
     try:
         await deployment.start()
@@ -41,7 +41,7 @@ def check(found: Findings) -> None:
 async def test_fifty_sessions_live_through_a_killed_coordinator() -> None:
     """H142, H144, H152, H153, H159: each is resumed and says so, and every client has its whole sequence."""
     async with deployed(dead_s=10.0) as deployment:
-        found = await kill_and_restart(deployment, sessions=50, tokens=200, tell=lambda line: None)
+        found = await kill_and_restart(deployment, sessions=50, tokens=600, tell=lambda line: None)
     check(found)
     assert {"found_to_ready_s", "killed_to_ready_s"} <= set(found.figures)
 
@@ -56,8 +56,8 @@ async def test_a_worker_that_is_continued_late_cannot_disturb_the_new_owner() ->
 
 async def test_a_worker_that_is_silent_is_ended_and_its_sessions_are_decided() -> None:
     """B33, B39, H145, H158: without a restart; nothing of it is left that could be continued."""
-    async with deployed(dead_s=1.5) as deployment:
-        found = await stop_until_dead(deployment, sessions=8, stop_s=3.0, tell=lambda line: None)
+    async with deployed(dead_s=3.0) as deployment:
+        found = await stop_until_dead(deployment, sessions=8, stop_s=4.5, tell=lambda line: None)
     check(found)
 
 

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from tests.e2e.deployment import REPO, Deployment, reading
-from tests.e2e.test_sim import EXTRA, prompt, reference
+from tests.e2e.test_sim import EXTRA, LONG, prompt, reference
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -219,7 +219,7 @@ async def test_without_room_for_the_arena_the_service_starts_and_says_what_is_mi
     deployment.config.write_text(text.replace(f"arena_bytes = {64 << 20}", f"arena_bytes = {1 << 40}"))
     try:
         await deployment.start()
-        session = await deployment.create(prompt(7), 120)
+        session = await deployment.create(prompt(7), LONG)
         async with reading(deployment, session) as readings:
             await readings[0].wait_tokens(3)
             view = await deployment.drain(await deployment.where(session), {"deadline_s": 0.3})
@@ -228,7 +228,7 @@ async def test_without_room_for_the_arena_the_service_starts_and_says_what_is_mi
             assert outcome["reason"] == "arena_unavailable"
             assert str(1 << 40) in outcome["detail"]
             await deployment.call("DELETE", f"/v1/drains/{view['id']}")
-        assert readings[0].tokens == reference(prompt(7), 120)
+        assert readings[0].tokens == reference(prompt(7), LONG)
         assert "no arena" in deployment.log()
     finally:
         await trio.to_thread.run_sync(deployment.close)

@@ -24,11 +24,14 @@ from swapd.messages.generation import GenerationSpec, Sampling
 from tests.e2e.deployment import OTHER, REPO, TENANT, Deployment, reading
 
 STEP_MS = 5.0
+LONG = 600
+"""Tokens of a session that outlives what is done to it, also where this process must wait: three seconds."""
 EXTRA = f"""
 [sim]
 step_ms = {STEP_MS}
 
 [timers]
+rpc_s = 5.0
 freeze_s = 5.0
 prepare_s = 10.0
 heartbeat_s = 0.25
@@ -84,7 +87,7 @@ async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment
     sessions = []
     for text, sampling in zip(prompts, seeds, strict=True):
         # So long that none ends before it has moved; all are cancelled then.
-        sessions.append(await shared.create(text, 1600, **sampling))
+        sessions.append(await shared.create(text, 6000, **sampling))
     async with reading(shared, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(20)
@@ -113,7 +116,7 @@ async def test_eight_sessions_leave_together_and_arrive_whole(shared: Deployment
 @pytest.mark.parametrize("moment", [0.0, 0.02, EVERYWHERE(0.04), 0.06, 0.08, 0.12])
 async def test_a_target_killed_during_a_drain_loses_nothing(running: Deployment, moment: float) -> None:
     """H67, B22: whatever the step, the source goes on or the session comes home; no token lost or doubled."""
-    session = await running.create(prompt(1, 1500), 200)
+    session = await running.create(prompt(1, 1500), LONG)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
         source = await running.where(session)
@@ -123,12 +126,12 @@ async def test_a_target_killed_during_a_drain_loses_nothing(running: Deployment,
         running.kill_worker(target)
     readings[0].check_gapless()
     if readings[0].events[-1].name == "completed":
-        assert readings[0].tokens == reference(prompt(1, 1500), 200)
+        assert readings[0].tokens == reference(prompt(1, 1500), LONG)
     else:
         # The target owned it and had shown tokens: its loss ends a session that permits no replay (H145).
         assert readings[0].events[-1].json()["code"] == "recovery_unavailable"
         got = readings[0].tokens
-        assert got == reference(prompt(1, 1500), 200)[: len(got)]
+        assert got == reference(prompt(1, 1500), LONG)[: len(got)]
         assert (await running.call("GET", f"/v1/sessions/{session}"))["epoch"] >= 2
 
 
@@ -138,7 +141,7 @@ async def test_a_source_killed_during_a_drain_is_decided_at_once(
     running: Deployment, moment: float, permitted: bool
 ) -> None:
     """H10, H27, H70, H74, H145, H158: replay where permitted, else recovery_unavailable with its cursor."""
-    session = await running.create(prompt(2, 1200), 200, allow_replay_fallback=permitted)
+    session = await running.create(prompt(2, 1200), LONG, allow_replay_fallback=permitted)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
         source = await running.where(session)
@@ -146,7 +149,7 @@ async def test_a_source_killed_during_a_drain_is_decided_at_once(
         await trio.sleep(moment)
         running.kill_worker(source)
     readings[0].check_gapless()
-    expected, got = reference(prompt(2, 1200), 200), readings[0].tokens
+    expected, got = reference(prompt(2, 1200), LONG), readings[0].tokens
     assert got == expected[: len(got)]
     last = readings[0].events[-1]
     if permitted:
@@ -167,7 +170,7 @@ async def test_a_source_killed_during_a_drain_is_decided_at_once(
 async def test_a_coordinator_killed_at_any_time_loses_nothing(
     running: Deployment, moment: float | None
 ) -> None:
-    """H142-H149, H151, H153, H1, H16, H18, H23, H65: workers go on, the next coordinator finds them.
+    """H142-H149, H151, H153, H159, H1, H16, H18, H23, H65: workers go on, the next coordinator finds them.
 
     Streams resume by cursor, gapless, in every state of their session and on both owners.
     """
@@ -191,7 +194,7 @@ async def test_a_coordinator_killed_at_any_time_loses_nothing(
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
     if drain is not None:
         # It goes on after the restart, and opens the worker at its end (H65, decision 10).
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (view := await running.call("GET", f"/v1/drains/{drain}"))["state"] == "running":  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert view["state"] == "drained"
@@ -265,9 +268,11 @@ trio.run(partial(serve, Path({str(deployment.config)!r}), announce=stop))
         await trio.to_thread.run_sync(deployment.close)
 
 
+@pytest.mark.timeout(400)
 async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) -> None:
     """H49, H97, H210 in small: blocks, regions, descriptors and threads of every process are as before."""
-    session = await running.create(prompt(5), 4000, on_disconnect="continue")
+    # So long that it outlives the drains on the slowest machine.
+    session = await running.create(prompt(5), 16_000, on_disconnect="continue")
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
 
@@ -287,7 +292,7 @@ async def test_a_hundred_drains_leave_everything_as_it_was(running: Deployment) 
             assert threads <= before[name][1] + 4, (name, before, after)
         await running.call("DELETE", f"/v1/sessions/{session}")
     got = readings[0].tokens
-    assert got == reference(prompt(5), 4000)[: len(got)]
+    assert got == reference(prompt(5), len(got))
     views = await running.wait_settled()
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
 
@@ -324,7 +329,7 @@ async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_th
     running: Deployment,
 ) -> None:
     """H61, H58: a drain that cannot move anything is blocked at its deadline and ends by cancel alone."""
-    session = await running.create(prompt(6), 400)
+    session = await running.create(prompt(6), LONG)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(5)
         source = await running.where(session)
@@ -337,7 +342,7 @@ async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_th
         running.kill_worker(target, signal.SIGCONT)
         workers = await running.workers()
         assert workers[source]["admitting"]
-    assert readings[0].tokens == reference(prompt(6), 400)
+    assert readings[0].tokens == reference(prompt(6), LONG)
 
 
 @pytest.mark.each_python
@@ -412,16 +417,16 @@ async def test_without_an_arena_that_is_large_enough_sessions_stay_and_serving_g
         assert transfer["kind"] == "arena"
         assert transfer["bytes"] <= 1048576
         assert isinstance(transfer["page_locked"], bool)
-        session = await deployment.create(prompt(7, 4300), 100)
+        session = await deployment.create(prompt(7, 4300), LONG)
         async with reading(deployment, session) as readings:
             await readings[0].wait_tokens(5)
             view = await deployment.drain(await deployment.where(session), {"deadline_s": 0.3})
             assert view["state"] == "blocked"
             (outcome,) = view["sessions"]
             assert outcome["reason"] == "arena_too_small"
-            needed = -(-4400 // 16) * 4096
+            needed = -(-(4300 + LONG) // 16) * 4096
             assert str(needed) in outcome["detail"]
             await deployment.call("DELETE", f"/v1/drains/{view['id']}")
-        assert readings[0].tokens == reference(prompt(7, 4300), 100)
+        assert readings[0].tokens == reference(prompt(7, 4300), LONG)
     finally:
         await trio.to_thread.run_sync(deployment.close)

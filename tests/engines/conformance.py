@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from swapd.engines.base import Arrival
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import GenerationSpec, Sampling
+from swapd.messages.snapshot import check_state, decode_state
 from tests.engines.moving import (
     MODES,
     NAN_BYTE,
@@ -67,6 +69,11 @@ class EngineClaims:
         transcript.run(pair.source, 5)
 
         move(pair, there, transcript)
+        for hop in there:
+            # What the source told of its state is what the target decodes on from, item by item.
+            outputs = tuple(transcript.outputs[hop.key])
+            assert pair.source.outputs(hop.key) == pair.target.outputs(hop.copy) == outputs
+            check_state(decode_state(hop.spec, pair.source.outputs(hop.key)), hop.spec, outputs)
         transcript.run(pair.target, 1)
         # All of them are in the very first step, and it computes one position of each.
         assert transcript.steps[-1].batch == [(hop.copy, 1) for hop in there]
@@ -75,6 +82,7 @@ class EngineClaims:
         back = [Hop(hop.copy, f"{hop.key}/2", hop.spec) for hop in there]
         move(Pair(pair.target, pair.source), back, transcript)
         for hop in back:
+            assert pair.source.outputs(hop.copy) == tuple(transcript.outputs[hop.key])
             pair.target.remove(hop.key)
         transcript.run(pair.source)
 
@@ -85,6 +93,41 @@ class EngineClaims:
             moved = transcript.outputs[f"{hop.key}/2"]
             assert moved == transcript.outputs[hop.key]
             assert len(moved) == 30
+
+    def test_what_ends_a_generation_holds_over_a_move(self, pair: Pair) -> None:
+        """H17, H89: stop tokens, a minimum of tokens and the budget count what came before the move, too."""
+        transcript = Transcript()
+        mode = Sampling(temperature=1.0, seed=15, ignore_eos=True)
+        pair.source.start("free", spec(11, 24, mode, start=16, salt="free"), ())
+        transcript.run(pair.source)
+        free = transcript.outputs["free"]
+        # The first of its kind, and after the move: there it ends, if it may.
+        at = next(index for index in range(8, 20) if free[index] not in free[:index])
+        stops = msgspec.structs.replace(mode, stop_token_ids=(free[at],))
+        given = {
+            "stops": stops,
+            "not before": msgspec.structs.replace(stops, min_tokens=at + 4),
+            "budget": mode,
+        }
+        hops = [
+            Hop(name, f"{name} moved", spec(11, 24, sampling, start=16, salt=name))
+            for name, sampling in given.items()
+        ]
+        for hop in hops:
+            pair.source.start(hop.key, hop.spec, ())
+        prefill_all(pair.source, transcript, [hop.key for hop in hops])
+        transcript.run(pair.source, 3)
+        move(pair, hops, transcript)
+        transcript.run(pair.target)
+        for hop in hops:
+            pair.source.unhold(hop.key)
+        transcript.run(pair.source)
+        for hop in hops:
+            assert transcript.outputs[hop.copy] == transcript.outputs[hop.key]
+            assert transcript.finish[hop.copy] == transcript.finish[hop.key]
+        assert len(transcript.outputs["not before moved"]) >= at + 4
+        assert len(transcript.outputs["budget moved"]) == 24
+        assert transcript.finish["budget moved"] == "length"
 
     def test_tails_of_every_shape_move(self, pair: Pair) -> None:
         """H83: N-1 mod B in {0, 1, B-1}, N-1 below B, and a block filled by the very last step."""
@@ -370,10 +413,87 @@ class EngineClaims:
         pair.target.start("again", given, first)
         transcript.run(pair.target)
         below = len(given.prompt) + len(first) - 1
-        # sim also counts the last position, whose token is new input.
-        assert pair.target.recomputed() - before in (below, below + 1)
+        assert pair.target.recomputed() - before == below
+        assert [one for step in transcript.steps for one in step.rebuilt] == [("again", below)]
         assert len(transcript.outputs["again"]) == 12 - len(first)
         assert transcript.finish["again"] == "length"
+
+    def test_a_generation_is_rebuilt_from_the_blocks_that_came(self, pair: Pair) -> None:
+        """B24, H209: what came is used as it is, only the rest is computed; each says how much.
+
+        The control is a replay on the source, whose prefix cache has exactly those blocks, if it has one: so
+        both compute the same chunks.
+        """
+        size = pair.source.info.block_tokens
+        transcript, hops = Transcript(), []
+        for number, name in enumerate(("greedy", "seeded with penalties")):
+            given = spec(5 * size + 3 + number, 40, MODES[name], start=100 + number, salt="salvage")
+            hops.append(Hop(f"whole{number}", f"rest{number}", given))
+        for hop in hops:
+            pair.source.start(hop.key, hop.spec, ())
+        prefill_all(pair.source, transcript, [hop.key for hop in hops])
+        transcript.run(pair.source)
+
+        accepted = {hop: transcript.outputs[hop.key][:10] for hop in hops}
+        below = {hop: len(hop.spec.prompt) + 10 - 1 for hop in hops}
+        before = pair.source.recomputed()
+        for hop in hops:
+            pair.source.start(f"{hop.key} again", hop.spec, accepted[hop])
+        control = Transcript()
+        control.run(pair.source)
+        cached = pair.source.recomputed() - before < sum(below.values())
+
+        for hop in hops:
+            pair.source.start(hop.key, hop.spec, accepted[hop])
+        prefill_all(pair.source, Transcript(), [hop.key for hop in hops])
+        before = pair.target.recomputed()
+        for hop in hops:
+            pair.target.reserve(hop.copy, hop.spec)
+            fill(pair.target, pair.target.block_table(hop.copy), NAN_BYTE)
+            copy_blocks(pair, [hop], blocks=below[hop] // size)
+        pair.target.activate([Arrival(hop.copy, accepted[hop], below[hop] // size * size) for hop in hops])
+        assert not any(pair.target.decoding(hop.copy) for hop in hops)
+        transcript.run(pair.target)
+        for hop in hops:
+            pair.source.remove(hop.key)
+            assert transcript.outputs[hop.copy] == control.outputs[f"{hop.key} again"]
+            assert cached or transcript.outputs[hop.copy] == transcript.outputs[hop.key][10:]
+        rest = {hop.copy: below[hop] % size for hop in hops}
+        assert pair.target.recomputed() - before == sum(rest.values())
+        told = [one for step in transcript.steps for one in step.rebuilt]
+        assert sorted(told) == sorted(rest.items())
+
+    def test_one_that_lacks_blocks_waits_like_a_prompt(self, pair: Pair) -> None:
+        """B24: it makes nobody's step longer who is let in beside it, and stands still while prefill does."""
+        size = pair.target.info.block_tokens
+        transcript = Transcript()
+        hop = Hop("fit", "moved", spec(12, 8, start=105, salt="beside"))
+        pair.source.start(hop.key, hop.spec, ())
+        prefill_all(pair.source, transcript, [hop.key])
+        lacking = spec(4 * size, 8, start=106, salt="lacks")
+        pair.target.reserve("lacks", lacking)
+        fill(pair.target, pair.target.block_table("lacks"), 0)
+        pair.target.set_prefill(False)
+        pair.target.activate([Arrival("lacks", (7,), size)])
+        assert not pair.target.runnable()
+        pair.target.set_prefill(True)
+        move(pair, [hop], transcript)
+        transcript.run(pair.target, 1)
+        assert list(transcript.steps[-1].batch) == [(hop.copy, 1)]
+        assert pair.target.computed("lacks") == size
+        pair.target.set_prefill(False)
+        transcript.run(pair.target, 1)
+        assert list(transcript.steps[-1].batch) == [(hop.copy, 1)]
+        pair.target.set_prefill(True)
+        transcript.run(pair.target, 1)
+        assert dict(transcript.steps[-1].batch)[hop.copy] == 1
+        assert pair.target.computed("lacks") > size
+        pair.target.remove("lacks")
+        pair.target.remove(hop.copy)
+        pair.source.remove(hop.key)
+        pair.target.reserve("waits", lacking)
+        pair.target.activate([Arrival("waits", (7,), size)])
+        pair.target.remove("waits")
 
     def test_a_new_prompt_is_not_counted_as_replay(self, pair: Pair) -> None:
         """H74."""

@@ -271,11 +271,14 @@ def prefill_all(engine: Engine, transcript: Transcript, keys: Iterable[str]) -> 
         engine.unhold(key)
 
 
-def copy_blocks(pair: Pair, hops: Sequence[Hop], order: Sequence[int] | None = None) -> None:
-    """Copy what is computed from each held source into its reservation."""
+def copy_blocks(
+    pair: Pair, hops: Sequence[Hop], order: Sequence[int] | None = None, blocks: int | None = None
+) -> None:
+    """Copy what is computed from each held source into its reservation, or the first so many blocks of it."""
     buffer = memoryview(bytearray(pair.source.info.block_bytes))
     for hop in hops:
         used = -(-pair.source.computed(hop.key) // pair.source.info.block_tokens)
+        used = used if blocks is None else min(used, blocks)
         ours, theirs = pair.source.block_table(hop.key), pair.target.block_table(hop.copy)
         for index in range(used):
             pair.source.read_block(ours[index], buffer)

@@ -105,6 +105,10 @@ class RemoteEngine:
     def decoding(self, key: str) -> bool:
         return bool(self._call("decoding", key))
 
+    def outputs(self, key: str) -> tuple[int, ...]:
+        outputs: tuple[int, ...] = self._call("outputs", key)
+        return outputs
+
     def read_block(self, block: int, into: memoryview) -> None:
         into[:] = self._call("read_block", block)
 

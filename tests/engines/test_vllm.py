@@ -126,11 +126,13 @@ def test_a_warm_replay_computes_only_what_the_prefix_cache_lacks(source: RemoteE
     source.start("cold", GenerationSpec("s", counting, given.sampling, 16, "cold"), outputs[:6])
     transcript.run(source)
     assert source.recomputed() - before == len(counting) + 6 - 1
-    before = source.recomputed()
+    before, steps = source.recomputed(), len(transcript.steps)
     source.start("warm", given, outputs[:6])
     transcript.run(source)
     below = len(counting) + 6 - 1
     assert source.recomputed() - before == below - below // size * size
+    told = [one for step in transcript.steps[steps:] for one in step.rebuilt]
+    assert told == [("warm", below % size)]
     assert transcript.outputs["warm"] == outputs[6:]
 
 

@@ -49,6 +49,23 @@ def test_what_can_go_nowhere_is_parked_if_the_owner_chose_that_and_memory_is_the
     assert step(PARK, can_park=True, waiting_s=300.0) == "end"
 
 
+def test_beyond_the_memory_who_permits_replay_waits_without_its_kv() -> None:
+    """B3: the owner chose that sessions wait; over quota, replay where permitted, else as without parking."""
+    for reason in NOWHERE:
+        assert step(PARK, reason=reason, replay_permitted=True) == "free"
+        assert step(PARK, reason=reason, replay_permitted=True, can_park=True) == "park"
+        assert step(PARK, reason=reason, replay_permitted=True, room=True) in ("finish", "replay")
+        for owner in (FINISH, CANCEL):
+            assert step(owner, reason=reason, replay_permitted=True) != "free"
+    assert step(PARK, replay_permitted=True, producing=False, unread_s=1000.0) == "free"
+    assert step(PARK, replay_permitted=True, received=0, producing=False) == "end"
+    assert step(PARK, replay_permitted=True, others_starting=True) == "wait"
+    assert step(PARK, replay_permitted=True, reason=Code.PRECOPY_DIVERGED) == "wait"
+    # In the end the device is free, and what may wait has not ended.
+    assert step(PARK, replay_permitted=True, reason=Code.PRECOPY_DIVERGED, waiting_s=300.0) == "free"
+    assert step(PARK, can_park=True, reason=Code.PRECOPY_DIVERGED, waiting_s=300.0) == "end"
+
+
 def test_what_can_still_move_or_be_rebuilt_is_not_parked() -> None:
     """A stream that goes on is better than one that waits."""
     assert step(PARK, can_park=True, reason=Code.PRECOPY_DIVERGED) == "wait"
@@ -109,15 +126,17 @@ def test_a_worker_that_is_about_to_be_ready_is_waited_for_a_little() -> None:
         room=st.booleans(),
         others_starting=st.booleans(),
     ),
-    st.sampled_from([FINISH, CANCEL]),
+    st.sampled_from([FINISH, CANCEL, PARK]),
 )
 def test_the_owners_wait_is_bounded_whatever_is_in_the_way(session: Leaver, owner: OwnerConfig) -> None:
     last = fallback(session, owner, waiting_s=300.0, grace_s=30.0)
-    assert last == "end" or (last in ("anew", "replay") and session.room)
+    waits = owner is PARK and session.replay_permitted and session.received > 0
+    assert last == ("free" if waits else "end") or (last in ("anew", "replay") and session.room)
     now = fallback(session, owner, waiting_s=0.0, grace_s=30.0)
     assert now != "replay" or (session.replay_permitted and session.received)
     assert now != "anew" or session.received == 0
-    assert now != "finish" or (owner is FINISH and session.reason in NOWHERE)
+    assert now != "finish" or (owner is not CANCEL and session.reason in NOWHERE)
+    assert now != "free" or (waits and session.reason in NOWHERE and not session.room)
 
 
 GIB = 1 << 30

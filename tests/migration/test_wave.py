@@ -79,6 +79,26 @@ async def test_a_move_goes_through_its_steps_in_order(tmp_path: Path) -> None:
         assert world.bodies(into.Prepare)[0].items[0].outputs == (101, 102, 103, 104, 105, 106)
 
 
+async def test_text_that_is_held_back_over_a_move_is_that_of_a_session_that_stayed(tmp_path: Path) -> None:
+    """H89, H30, H17: detokeniser and stop buffers are made from the transcript; the stop spans the move."""
+    async with open_world(tmp_path) as world:
+        session = await world.session(tokens=6, stop=("106 506 ",))
+        stayed = await world.session("t", "b", tokens=6, stop=("106 506 ",))
+        assert msgspec.json.decode(session.events(-1, 10)[-1].data)["text"] == ""  # it may begin the stop
+        wave = await wave_of(world, session)
+        await wave.run()
+        assert wave.moves[0].outcome == "completed_native"
+        world.b.speak("t", 506)
+        await world.until(lambda: session.ended and stayed.ended)
+        assert (session.record.state, session.record.finish_reason) == ("completed", "stop")
+        moved, still = (
+            [(event.id, event.name, event.data) for event in one.events(0, 100)] for one in (session, stayed)
+        )
+        assert moved == still
+        (listed,) = world.bodies(into.Prepare)[0].items[0].manifest.state[4:5]
+        assert listed.name == "detokeniser"
+
+
 async def test_reuse_is_measured_by_what_the_manifests_carried(tmp_path: Path) -> None:
     """H75: positions loaded of those computed; one that did not come would show, and count as recomputed."""
 

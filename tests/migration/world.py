@@ -22,6 +22,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import PARK, BlockEntry, Manifest, Owner, Sampling
+from swapd.messages.snapshot import bind, decode_state, seal
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.parking.link import ParkLink
@@ -114,6 +115,8 @@ class ScriptedLink:
         """Whether a session that is activated, resumed or started gives a token at once."""
         self.credited: list[str] = []
         self.activated: set[into.SessionEpoch] = set()
+        self.imports: dict[str, int] = {}
+        """Blocks that came for each move that reserved room here."""
         self.ready: out.Ready | None
         self.world = world
         self._info = info
@@ -198,6 +201,8 @@ class ScriptedLink:
     def tell(self, body: into.ToWorker) -> None:
         if self.ready is not None:
             self._note(body)
+            if isinstance(body, into.Discard):
+                self.imports.pop(body.move, None)
 
     async def request(self, body: into.ToWorker, expect: type[M], timeout_s: float | None = None) -> M:
         if self.ready is None:
@@ -219,14 +224,18 @@ class ScriptedLink:
     async def work(self, body: Any) -> object:
         """Answer as a worker that does what it is asked."""
         match body:
-            case into.Start(spec=spec, epoch=epoch):
-                self._emit(spec.session)
-                return out.Started(spec.session, epoch)
+            case into.Start(spec=spec, epoch=epoch, outputs=outputs):
+                below = len(spec.prompt) + len(outputs) - 1
+                kept = min(self.imports.pop(body.salvage, 0) * BLOCK_TOKENS, below)
+                self._emit(spec.session, below - kept if outputs else None)
+                return out.Started(spec.session, epoch, kept)
             case into.Reserve(move=move):
+                self.imports[move] = 0
                 return out.Reserved(move, 1)
             case into.Export():
                 return self._export(body)
             case into.Import(move=move, manifest=manifest):
+                self.imports[move] = self.imports.get(move, 0) + len(manifest.blocks)
                 return out.Imported(move, len(manifest.blocks), 0.0)
             case into.Quiesce(batch=batch):
                 return out.Quiesced(batch)
@@ -245,18 +254,24 @@ class ScriptedLink:
                 return out.Done()
 
     def speak(
-        self, session: str, *ids: int, finish: out.Finish | None = None, epoch: int | None = None
+        self,
+        session: str,
+        *ids: int,
+        finish: out.Finish | None = None,
+        epoch: int | None = None,
+        recomputed: int | None = None,
     ) -> None:
         """Send tokens of a session, as of its next position."""
         live = self.world.table.get(session)
         assert live is not None
-        run = out.TokenRun(session, epoch or live.record.epoch, len(live.received) + 1, ids, finish)
+        first = len(live.received) + 1
+        run = out.TokenRun(session, epoch or live.record.epoch, first, ids, finish, recomputed)
         self.world.table.take_tokens(self, out.Tokens(1, (run,)))
 
-    def _emit(self, session: str) -> None:
+    def _emit(self, session: str, recomputed: int | None = None) -> None:
         live = self.world.table.get(session)
         if self.emits and live is not None and live.producing and not live.over:
-            self.speak(session, 500 + len(live.received))
+            self.speak(session, 500 + len(live.received), recomputed=recomputed)
 
     def _export(self, export: into.Export) -> out.Exported:
         session = self.world.table.get(export.session)
@@ -272,13 +287,14 @@ class ScriptedLink:
         position = len(session.received)
         computed = len(session.record.prompt) + position - 1
         manifest = self._manifest(item, item.from_block, -(-computed // BLOCK_TOKENS), computed)
+        state = decode_state(session.record.spec(), session.received)
+        manifest = seal(msgspec.structs.replace(manifest, state=state))
         return out.FrozenItem(item.move, "frozen", position, computed, manifest)
 
     def _manifest(self, item: into.Export | into.FreezeItem, first: int, end: int, computed: int) -> Manifest:
         valid = {i: min(BLOCK_TOKENS, computed - i * BLOCK_TOKENS) for i in range(first, end)}
         blocks = tuple(BlockEntry(i, 0, tokens, 0) for i, tokens in valid.items())
-        lease = item.lease
-        return Manifest(item.session, item.epoch + 1, lease.region, lease.generation, "fp", blocks)
+        return bind(item.session, item.epoch + 1, item.lease, self._info.fingerprint, blocks)
 
     def _note(self, body: into.ToWorker) -> None:
         self.world.journal.append((self.name, body))
@@ -322,7 +338,9 @@ class World:
             arena,
             self.leases,
             None if arena is not None else SwapdError(Code.ARENA_UNAVAILABLE, "none"),
-            park=ParkLink(room, arena) if room is not None and arena is not None else None,
+            park=ParkLink(room, arena, self.table.transcript)
+            if room is not None and arena is not None
+            else None,
             wall=wall,
         )
         self.park = self.table.park = self.supervisor.park

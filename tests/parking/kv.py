@@ -12,6 +12,7 @@ from typing import Any
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import BlockEntry, Lease, Manifest
+from swapd.messages.snapshot import bind, check_manifest, check_state
 from tests.migration.world import BLOCK_BYTES, BLOCK_TOKENS, ScriptedLink, World
 
 
@@ -45,6 +46,7 @@ class KvLink(ScriptedLink):
                     self._take_in(item.move, item.manifest)
                     live = self.world.table.get(item.session)
                     assert live is not None
+                    check_state(item.manifest.state, live.record.spec(), item.outputs)
                     assert sum(self.taken[item.move].values()) == (
                         len(live.record.prompt) + len(item.outputs) - 1
                     ), "positions are missing: they would be recomputed"
@@ -60,14 +62,15 @@ class KvLink(ScriptedLink):
                 view[at : at + BLOCK_BYTES] = data
             valid = min(BLOCK_TOKENS, computed - index * BLOCK_TOKENS)
             blocks.append(BlockEntry(index, at, valid, zlib.crc32(data)))
-        lease = item.lease
-        return Manifest(item.session, item.epoch + 1, lease.region, lease.generation, "fp", tuple(blocks))
+        return bind(item.session, item.epoch + 1, item.lease, "fp", blocks)
 
     def _take_in(self, move: str, manifest: Manifest) -> None:
         arena, lease = self.world.arena, self.leases[move]
         assert arena is not None
-        assert (manifest.region, manifest.generation) == (lease.region, lease.generation)
-        assert manifest.fingerprint == "fp"
+        live = self.world.table.get(manifest.session)
+        assert live is not None
+        epoch = live.record.epoch + 1
+        check_manifest(manifest, session=live.id, epoch=epoch, lease=lease, fingerprint="fp")
         for entry in manifest.blocks:
             with arena.region(lease) as view:
                 data = bytes(view[entry.offset : entry.offset + BLOCK_BYTES])

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from swapd.errors import Code, SwapdError
+from swapd.messages.generation import StateEntry
+from swapd.messages.snapshot import SNAPSHOT_SCHEMA
 from swapd.parking import files
 from swapd.parking.kept import KeptHeader
 
 BLOCK = 64
 DATA = bytes(range(BLOCK)) + bytes(reversed(range(BLOCK)))
 HEADER = KeptHeader(
+    schema=SNAPSHOT_SCHEMA,
     session="ses_1",
     epoch=3,
     position=5,
@@ -24,6 +28,7 @@ HEADER = KeptHeader(
     block_tokens=4,
     block_bytes=BLOCK,
     blocks=((4, zlib.crc32(DATA[:BLOCK])), (3, zlib.crc32(DATA[BLOCK:]))),
+    state=(StateEntry("transcript", "of it"),),
 )
 
 
@@ -82,6 +87,33 @@ def test_a_damaged_header_is_refused(tmp_path: Path, at: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[at] ^= 0xFF
     path.write_bytes(raw)
+    with pytest.raises(SwapdError) as caught:
+        files.read_header(path)
+    assert caught.value.code is Code.CHECKSUM_MISMATCH
+    assert files.scan(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": SNAPSHOT_SCHEMA + 1},
+        {"computed": 8},
+        {"computed": 9},
+        {"block_tokens": 3},
+        {"block_tokens": 0},
+        {"block_bytes": -BLOCK},
+        {"position": 0},
+        {"blocks": HEADER.blocks[:1]},
+        {"blocks": ((4, 0), (4, 0))},
+    ],
+    ids=str,
+)
+def test_a_header_of_another_schema_or_that_contradicts_itself_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """H78: though its checksum fits; a build that would misread it does not try."""
+    path = files.write(tmp_path, msgspec.structs.replace(HEADER, **changes), memoryview(DATA))
     with pytest.raises(SwapdError) as caught:
         files.read_header(path)
     assert caught.value.code is Code.CHECKSUM_MISMATCH

@@ -14,6 +14,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import BlockEntry, GenerationSpec, Lease, Manifest, Sampling
+from swapd.messages.snapshot import bind, decode_state, seal
 from swapd.parking.link import ParkLink
 from swapd.parking.room import ParkRoom
 from swapd.transport.arena import Arena
@@ -42,8 +43,8 @@ class Bench:
             BlockEntry(index, index * BLOCK_BYTES, valid, crc)
             for index, valid, crc in zip((0, 1), (BLOCK_TOKENS, 1), self.crcs, strict=True)
         )
-        made = Manifest("s", 2, self.lease.region, self.lease.generation, "fp", blocks)
-        return msgspec.structs.replace(made, **changes)
+        made = bind("s", 2, self.lease, "fp", blocks, decode_state(SPEC, OUTPUTS))
+        return seal(msgspec.structs.replace(made, **changes))
 
     async def reserve(self) -> None:
         self.park.expect("mov", 5, INFO)
@@ -68,7 +69,7 @@ async def bench() -> AsyncIterator[Bench]:
         arena.publish(lease)
         async with trio.open_nursery() as nursery:
             await nursery.start(room.run)
-            yield Bench(ParkLink(room, arena), arena, lease)
+            yield Bench(ParkLink(room, arena, lambda session: (SPEC, OUTPUTS)), arena, lease)
             while not room.at_rest:  # noqa: ASYNC110  # its clean-up has no event of its own
                 await trio.sleep(0.01)
             room.check_integrity()
@@ -81,6 +82,7 @@ async def bench() -> AsyncIterator[Bench]:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"schema": 9},
         {"session": "other"},
         {"epoch": 3},
         {"region": 1},
@@ -89,7 +91,7 @@ async def bench() -> AsyncIterator[Bench]:
     ],
 )
 async def test_right_bytes_of_something_else_are_refused(bench: Bench, changes: dict[str, Any]) -> None:
-    """H78, H96: session, epoch, lease and engine must be those of the move."""
+    """H78, H96: schema, session, epoch, lease and engine must be those of the move."""
     await bench.reserve()
     with pytest.raises(SwapdError) as caught:
         await bench.park.request(into.Import("mov", bench.manifest(**changes)), out.Imported)

@@ -26,6 +26,7 @@ from swapd.pressure.cache_file import (
     write_file,
     write_new,
 )
+from tests.descriptors import none_left_open
 from tests.pressure.saved import GPU0, config, owner
 
 NAME = "swapd-pressure.json"
@@ -532,17 +533,16 @@ def test_a_disk_that_takes_a_little_at_a_time_gets_all_of_it(
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     """R100: whatever happens on the way."""
-    before = set(os.listdir("/proc/self/fd"))
     folder = made(tmp_path / "state", 0o700)
-    for _ in range(2):
-        with open_folder(folder, is_default=False, create=True) as fd:
-            assert fd is not None
-            write_file(fd, NAME, b"{}")
-            read_file(fd, NAME)
-        with suppress(FolderRefused), open_folder(folder / NAME, is_default=False, create=True):
-            pass
-        with open_folder(folder / "gone", is_default=False, create=False) as nothing:
-            assert nothing is None
-    folder.chmod(0o777)
-    refusal(folder)
-    assert set(os.listdir("/proc/self/fd")) == before
+    with none_left_open():
+        for _ in range(2):
+            with open_folder(folder, is_default=False, create=True) as fd:
+                assert fd is not None
+                write_file(fd, NAME, b"{}")
+                read_file(fd, NAME)
+            with suppress(FolderRefused), open_folder(folder / NAME, is_default=False, create=True):
+                pass
+            with open_folder(folder / "gone", is_default=False, create=False) as nothing:
+                assert nothing is None
+        folder.chmod(0o777)
+        refusal(folder)

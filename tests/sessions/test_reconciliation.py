@@ -138,7 +138,7 @@ async def test_workers_that_do_not_come_are_waited_for_in_vain_only_so_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H142, H155: then what only they could have is unprovable; the others' sessions go on."""
-    monkeypatch.setattr(recovery, "INTRODUCTION_S", 0.2)
+    monkeypatch.setattr(recovery, "INTRODUCTION_S", 2.0)
     async with open_world(tmp_path, attach=False) as world:
         await world.session("there", "b")
         lost = await world.session("away", "a")

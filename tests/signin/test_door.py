@@ -213,10 +213,22 @@ async def test_new_tokens_end_every_sign_in_and_the_old_tokens_are_nothing() -> 
 
 async def test_a_sign_in_that_the_store_did_not_take_is_none() -> None:
     door = MemoryDoor()
-    door.store.fail_with = SwapdError(Code.STORE_FAILED)
-    assert (await refusal(door, OWNER_TOKEN)).code is Code.STORE_FAILED
+    door.store.fail_with = SwapdError(Code.STOPPING)
+    assert (await refusal(door, OWNER_TOKEN)).code is Code.STOPPING
     door.store.fail_with = None
     assert load_sign_ins(door.store.db) == []
+
+
+async def test_a_failed_store_keeps_no_owner_out_until_the_next_start() -> None:
+    """H160: whoever wants a device back comes in; nothing claims to be written that is not."""
+    door = MemoryDoor()
+    door.store.fail_with = SwapdError(Code.STORE_FAILED)
+    made = await door.sign_in(OWNER_TOKEN, HERE)
+    assert door.signed_in(made.cookie).role == "owner"
+    assert load_sign_ins(door.store.db) == []
+    with pytest.raises(SwapdError):
+        await door.sign_out(made.cookie)
+    assert not is_in(door, made.cookie)
 
 
 async def test_nothing_but_a_digest_of_the_cookie_is_kept_and_no_secret_is_logged(

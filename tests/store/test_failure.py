@@ -40,8 +40,10 @@ async def test_after_an_error_of_commit_nothing_is_acknowledged(path: Path, kind
         assert not store.failed
         CommitFails.armed = True
         results: list[object] = []
-        for n in range(3):
-            store.post(lambda db, n=n: insert_session(db, record(f"lost-{n}")), results.append)  # type: ignore[misc]
+        # Nothing is taken before all three are there: they are one group, and share its unknown outcome.
+        with store._arrived:
+            for n in range(3):
+                store.post(lambda db, n=n: insert_session(db, record(f"lost-{n}")), results.append)  # type: ignore[misc]
         await store.wait_failed()
         CommitFails.armed = False
         ran: list[int] = []

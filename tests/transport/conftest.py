@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +10,7 @@ import pytest
 import zmq
 
 from swapd.transport.sockets import Context
-
-
-def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+from tests.descriptors import none_left_open
 
 
 @pytest.fixture
@@ -27,10 +23,9 @@ def short_dir() -> Iterator[str]:
 
 @pytest.fixture
 def no_fd_leak() -> Iterator[None]:
-    """The test ends with as many open descriptors as it began."""
-    before = open_fds()
-    yield
-    assert open_fds() == before
+    """The test leaves no descriptor open."""
+    with none_left_open():
+        yield
 
 
 @pytest.fixture

@@ -203,7 +203,8 @@ async def test_at_the_high_water_mark_send_waits_and_try_send_says_no(
         with trio.fail_after(20):
             while received < PLENTY:
                 received += len(await left.recv_batch())
-        assert right.statistics().parked_writers == 0
+        # What this test has sent beside the writer may have come before the writer's last.
+        await until(lambda: right.statistics().parked_writers == 0)
 
 
 async def test_a_router_with_one_full_peer_still_serves_the_others(context: Context, endpoint: str) -> None:

@@ -17,6 +17,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import GenerationSpec, Lease, Sampling
+from swapd.messages.snapshot import seal
 from swapd.worker import copier
 from swapd.worker.copier import CopyThread
 from swapd.worker.mailbox import Checked, Inbox, Ticket
@@ -76,8 +77,9 @@ def decoded(side: Side, count: int) -> list[int]:
     return tokens
 
 
-def cargo(side: Side, first: int, end: int, lease: Lease = LEASE) -> Cargo:
-    return Cargo("m", "s", 1, lease, side.engine.block_table("k"), first, end, side.engine.computed("k"))
+def cargo(side: Side, first: int, end: int, lease: Lease = LEASE, *, frozen: bool = False) -> Cargo:
+    made = Cargo("m", "s", 1, lease, side.engine.block_table("k"), first, end, side.engine.computed("k"))
+    return made._replace(spec=GIVEN, outputs=side.engine.outputs("k")) if frozen else made
 
 
 def reserved(side: Side, lease: Lease = LEASE) -> Reservation:
@@ -87,8 +89,8 @@ def reserved(side: Side, lease: Lease = LEASE) -> Reservation:
     return reservation
 
 
-def exported(side: Side, first: int, end: int, lease: Lease = LEASE) -> out.Exported:
-    for _ in side.transfers.export(Ticket(0, 1), cargo(side, first, end, lease)):
+def exported(side: Side, first: int, end: int, lease: Lease = LEASE, *, frozen: bool = False) -> out.Exported:
+    for _ in side.transfers.export(Ticket(0, 1), cargo(side, first, end, lease, frozen=frozen)):
         pass
     answer = side.said.pop()
     assert isinstance(answer, out.Exported)
@@ -102,7 +104,7 @@ def moved(break_copy: BreakCopy = "", at: int = 12) -> tuple[list[int], list[int
     outputs = decoded(source, at)
     reserved(target)
     end = -(-source.engine.computed("k") // CONFIG.block_tokens)
-    manifest = exported(source, 0, end).manifest
+    manifest = exported(source, 0, end, frozen=True).manifest
     item = into.PrepareItem("m", "s", 2, manifest, tuple(outputs), 60)
     for _ in target.transfers.take_in_tails(Ticket(0, 1), into.Prepare("b", (item,))):
         pass
@@ -202,7 +204,7 @@ def test_a_late_import_never_writes_into_blocks_that_the_engine_uses() -> None:
     source, target = Side(arena), Side(arena)
     outputs = decoded(source, 10)
     reservation = reserved(target)
-    manifest = exported(source, 0, 3).manifest
+    manifest = exported(source, 0, 3, frozen=True).manifest
     late = target.transfers.take_in(Ticket(0, 1), into.Import("m", manifest))
     next(late)
     item = into.PrepareItem("m", "s", 2, manifest, tuple(outputs), 60)
@@ -249,7 +251,7 @@ def test_a_manifest_that_points_outside_is_refused(change: dict[str, int]) -> No
     reserved(target)
     manifest = exported(source, 0, 3).manifest
     entry = msgspec.structs.replace(manifest.blocks[0], **change)
-    bad = msgspec.structs.replace(manifest, blocks=(entry,))
+    bad = seal(msgspec.structs.replace(manifest, blocks=(entry,)))
     assert list(target.transfers.take_in(Ticket(0, 1), into.Import("m", bad))) == []
     refused = target.said.pop()
     assert isinstance(refused, out.Refused)

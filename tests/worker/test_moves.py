@@ -10,6 +10,7 @@ import pytest
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
 from swapd.messages.generation import Lease, Sampling
+from swapd.messages.snapshot import seal
 from tests.worker.client import GREEDY, SEEDED, SIM, Mover, WorkerProcess, mover, spec, unmoved
 
 Pair = tuple[WorkerProcess, WorkerProcess]
@@ -208,7 +209,7 @@ async def test_bytes_past_the_frontier_are_never_read(pair: Pair) -> None:
             region[entry.offset + used : entry.offset + SIM.block_bytes] = b"\xff\x7f" * (rest // 2)
             crc = zlib.crc32(region[entry.offset : entry.offset + SIM.block_bytes])
         nan = msgspec.structs.replace(move.manifest, blocks=(msgspec.structs.replace(entry, crc=crc),))
-        move.manifest = nan
+        move.manifest = seal(nan)
         assert (await move.prepare(outputs)).ok
         await move.activate()
         assert outputs + await both.target.ended(given, 2) == unmoved(given)
@@ -216,9 +217,9 @@ async def test_bytes_past_the_frontier_are_never_read(pair: Pair) -> None:
         await baseline(both)
 
 
-@pytest.mark.parametrize("field", ["session", "epoch", "region", "generation", "fingerprint"])
+@pytest.mark.parametrize("field", ["schema", "session", "epoch", "region", "generation", "fingerprint"])
 async def test_a_manifest_of_something_else_is_refused(pair: Pair, field: str) -> None:
-    """B21, H96: bytes are bound to session, epoch, lease and engine."""
+    """H78, B21, H96: bytes are bound to schema, session, epoch, lease and engine."""
     given = spec()
     async with mover(pair[0].ready, pair[1].ready) as both:
         await both.source.ask(into.Start(given, 1, 7), out.Started)
@@ -226,14 +227,14 @@ async def test_a_manifest_of_something_else_is_refused(pair: Pair, field: str) -
         move = await both.reserve(given, 1)
         manifest = (await move.export()).manifest
         value = getattr(manifest, field)
-        wrong = msgspec.structs.replace(
-            manifest, **{field: f"{value}x" if isinstance(value, str) else value + 1}
+        wrong = seal(
+            msgspec.structs.replace(manifest, **{field: f"{value}x" if isinstance(value, str) else value + 1})
         )
         assert await both.target.refused(into.Import(move.id, wrong)) == "manifest_mismatch"
         await move.precopy()
         await move.freeze()
         assert move.manifest is not None
-        move.manifest = msgspec.structs.replace(move.manifest, **{field: getattr(wrong, field)})
+        move.manifest = seal(msgspec.structs.replace(move.manifest, **{field: getattr(wrong, field)}))
         assert (await move.prepare(outputs)).code == "manifest_mismatch"
         await both.target.ask(into.Discard(move.id), out.Done)
         await both.source.ask(into.Cancel(given.session, 1), out.Done)
@@ -490,7 +491,7 @@ async def test_blocks_that_are_missing_doubled_or_exchanged_are_refused(
             ),
             "outside": (first, msgspec.structs.replace(second, offset=move.lease.size)),
         }[damage]
-        manifest = msgspec.structs.replace(exported.manifest, blocks=blocks)
+        manifest = seal(msgspec.structs.replace(exported.manifest, blocks=blocks))
         answer = await both.target.ask(into.Import(move.id, manifest))
         if isinstance(answer, out.Refused):
             assert answer.code == code

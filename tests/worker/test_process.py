@@ -18,6 +18,9 @@ from swapd.messages import to_worker as into
 from swapd.worker.settings import load_settings
 from tests.worker.client import FAST, SIM, connect, left_behind, spec, worker
 
+GRACE_S = 2.5
+"""How long a worker waits for a coordinator; a test that is slower to connect would find none."""
+
 
 def test_one_ready_line_and_the_same_in_a_private_file(folder: Path) -> None:
     """H101, B31, H107: one line on stdout, then nothing; the file and the sockets are the user's alone."""
@@ -100,7 +103,7 @@ def test_a_directory_that_others_may_enter_is_refused(folder: Path) -> None:
 
 async def test_a_worker_without_a_coordinator_ends_cleanly(folder: Path) -> None:
     """Decision 3: frozen and prepared state, too, is only given up with the whole process."""
-    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=0.5)
+    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=GRACE_S)
     with worker(folder, timers=timers) as started:
         async with connect(started.ready) as client:
             await client.ask(into.Start(spec(new=900), 1, 900), out.Started)
@@ -110,17 +113,18 @@ async def test_a_worker_without_a_coordinator_ends_cleanly(folder: Path) -> None
 
 
 async def test_a_coordinator_that_has_nothing_to_say_keeps_a_worker_alive(folder: Path) -> None:
-    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=1.0)
+    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=GRACE_S)
     with worker(folder, timers=timers) as started:
         async with connect(started.ready) as client:
-            for _ in range(8):
+            longer_than_the_grace = trio.current_time() + 1.5 * GRACE_S
+            while trio.current_time() < longer_than_the_grace:
                 await client.send(into.Credit(()))
-                await trio.sleep(0.2)
+                await trio.sleep(0.1)
             assert started.process.poll() is None
 
 
 async def test_an_old_coordinator_does_not_keep_a_worker_alive(folder: Path) -> None:
-    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=0.5)
+    timers = TimerConfig(heartbeat_s=0.05, orphan_grace_s=GRACE_S)
     with worker(folder, timers=timers) as started:
         async with connect(started.ready) as old:
             async with connect(started.ready):

@@ -13,7 +13,7 @@ import zmq
 from swapd.errors import Code
 from swapd.messages import from_worker as out
 from swapd.messages import to_worker as into
-from swapd.messages.envelope import MAX_FRAME_BYTES, VERSION, Command, encode
+from swapd.messages.envelope import MAX_FRAME_BYTES, VERSION, Command, decode_report, encode
 from swapd.messages.generation import GenerationSpec, Lease, Sampling
 from swapd.transport.sockets import open_socket
 from tests.worker.client import (
@@ -242,8 +242,12 @@ async def test_a_coordinator_that_stops_reading_keeps_no_other_from_taking_over(
         async with open_socket(context, zmq.DEALER, connect=pair[0].ready.control, recv_hwm=1) as socket:
             deaf = Client(socket, pair[0].ready, next_generation())
             await deaf.send(into.Hello(), 1)
+            await deaf.send(into.Start(given, 1, 0), 2)
+            # It hears that its session was taken, and nothing after that.
+            while decode_report((await socket.recv_multipart())[-1]).request != 2:
+                pass
             with trio.move_on_after(1.0):
-                for request in range(2, 20_000):
+                for request in range(3, 20_000):
                     await deaf.send(into.Start(given, 1, 0), request)
             async with connect(pair[0].ready) as heard:
                 assert [item.phase for item in await heard.inventory(given)] == ["waiting"]

@@ -36,7 +36,9 @@ class _Stay(msgspec.Struct):
     blocks: int
     """Blocks of its whole budget."""
     replay_end: int
-    """Positions below this are recomputed if prefill computes them; 0: not a replay."""
+    """Positions below this are recomputed if prefill computes them; 0: not a replay, or past it."""
+    again: int | None = None
+    """Positions computed a second time so far; None: not a replay, or its first token is out."""
 
 
 class VllmEngine:
@@ -74,7 +76,7 @@ class VllmEngine:
         stay = self._admit(key, spec)
         if outputs:
             stay.request.append_output_token_ids(list(outputs))
-            stay.replay_end = stay.request.num_tokens - 1
+            stay.replay_end, stay.again = stay.request.num_tokens - 1, 0
         self._scheduler.enter(stay.request)
         self._place(stay, outputs)
 
@@ -93,8 +95,10 @@ class VllmEngine:
             if stay.request.request_id not in self._scheduler.reserved or not arrival.outputs:
                 raise SwapdError(Code.NOT_ELIGIBLE, "activate needs a reservation and an output token")
         for stay, arrival in zip(stays, arrivals, strict=True):
-            self._scheduler.activate(stay.request.request_id, arrival.outputs)
+            self._scheduler.activate(stay.request.request_id, arrival.outputs, arrival.computed)
             self._place(stay, arrival.outputs)
+            if arrival.computed is not None:
+                stay.replay_end, stay.again = stay.request.num_tokens - 1, 0
 
     def hold(self, key: str) -> None:
         self._scheduler.hold(self._stay(key).request.request_id)
@@ -135,6 +139,7 @@ class VllmEngine:
         batch = [(self._by_request[name].key, self._scheduled[name]) for name in self._batch_order()]
         preempted = tuple(self._by_request[name].key for name in self._preempted if name in self._by_request)
         tokens: list[StepToken] = []
+        rebuilt: list[tuple[str, int]] = []
         for group in grouped.values():
             for output in group.outputs:
                 stay = self._by_request[output.request_id]
@@ -145,12 +150,15 @@ class VllmEngine:
                     stay.spec.sampling.ignore_eos,
                 )
                 tokens.extend(StepToken(stay.key, token, finish) for token in output.new_token_ids)
+                if stay.again is not None and output.new_token_ids:
+                    rebuilt.append((stay.key, stay.again))
+                    stay.again = None
                 if finish is not None:
                     if not output.new_token_ids:
                         raise RuntimeError("vLLM ended a generation without a token")
                     self._forget(stay)
         self._flush_finished()
-        return StepResult(tokens, batch, preempted)
+        return StepResult(tokens, batch, preempted, rebuilt)
 
     def _batch_order(self) -> Sequence[str]:
         """Return the step's request ids in the order of the runner's rows, where it tells."""
@@ -168,7 +176,9 @@ class VllmEngine:
             if stay.replay_end:
                 # vLLM has advanced num_computed_tokens by now.
                 first = request.num_computed_tokens - count
-                self._recomputed += max(0, min(request.num_computed_tokens, stay.replay_end) - first)
+                again = max(0, min(request.num_computed_tokens, stay.replay_end) - first)
+                stay.again = (stay.again or 0) + again
+                self._recomputed += again
                 if request.num_computed_tokens >= stay.replay_end:
                     stay.replay_end = 0
 
@@ -188,6 +198,9 @@ class VllmEngine:
 
     def decoding(self, key: str) -> bool:
         return not in_prefill(self._stay(key).request)
+
+    def outputs(self, key: str) -> tuple[int, ...]:
+        return tuple(self._stay(key).request.output_token_ids)
 
     def read_block(self, block: int, into: memoryview) -> None:
         self._blocks.read(block, into)

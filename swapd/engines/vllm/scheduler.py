@@ -5,6 +5,8 @@ Rules kept here:
   but `discard` and `activate` can touch it.
 - An activated request has all KV below N - 1 and status PREEMPTED. vLLM keeps waiting requests that hold
   blocks in a queue of their own, drains it first and looks nothing up in the prefix cache for them.
+- One that was activated with less (B24) is prefill that waits in the same queue: whatever keeps prefill out
+  of a step keeps it out too.
 - Arrivals enter the very next step together: in that step prefill stands aside, so that the token budget
   cannot run out before them, and held and reserved requests keep their place in `max_num_seqs`.
 - Decoding requests come before prefill in `running`. vLLM walks that list with one token budget, so a
@@ -70,12 +72,12 @@ class HandoffScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not typed fo
         self.reserved[request.request_id] = request
         return True
 
-    def activate(self, request_id: str, outputs: Sequence[int]) -> Request:
-        """Let a reserved request, whose blocks are filled below N - 1, enter the next step."""
+    def activate(self, request_id: str, outputs: Sequence[int], computed: int | None = None) -> Request:
+        """Let a reserved request, whose blocks are filled below `computed` (N - 1), enter a step."""
         self._stalled = False
         request = self.reserved.pop(request_id)
         request.append_output_token_ids(list(outputs))
-        request.num_computed_tokens = request.num_tokens - 1
+        request.num_computed_tokens = request.num_tokens - 1 if computed is None else computed
         # Beside num_preemptions = 0 an assert compares computed positions with the prompt's length.
         request.num_preemptions = 1
         self.kv_cache_manager.cache_blocks(request, request.num_computed_tokens)
@@ -131,25 +133,30 @@ class HandoffScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not typed fo
         """Whether a step would compute something. vLLM's own predicate also counts who cannot run."""
         if self._stalled:
             return False
-        if self.kv_holding_waiting or any(not in_prefill(request) for request in self.running):
+        if any(not in_prefill(request) for request in (*self.kv_holding_waiting, *self.running)):
             return True
-        return self.prefill_on and bool(self.running or self.waiting)
+        return self.prefill_on and bool(self.running or self.waiting or self.kv_holding_waiting)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule one step by the rules above; `on_scheduled` sees it before it is executed."""
         self.running.sort(key=in_prefill)
-        gated = not self.prefill_on or bool(self.kv_holding_waiting)
+        gated = not self.prefill_on or any(not in_prefill(request) for request in self.kv_holding_waiting)
         before = list(self.running)
         aside = [request for request in before if gated and in_prefill(request)]
         if aside:
             self.running = [request for request in before if not in_prefill(request)]
+        later = [request for request in self.kv_holding_waiting if gated and in_prefill(request)]
+        if later:
+            self.kv_holding_waiting.remove_requests(later)
         self._pause_state = PauseState.PAUSED_NEW if gated else PauseState.UNPAUSED
-        promised = len(aside) + len(self.held) + len(self.reserved)
+        promised = len(aside) + len(later) + len(self.held) + len(self.reserved)
         self.max_num_active_reqs = self.max_num_running_reqs - promised
         try:
             output = super().schedule(throttle_prefills)
         finally:
             self._pause_state = PauseState.UNPAUSED
+            for request in later:
+                self.kv_holding_waiting.add_request(request)
             if aside:
                 kept = {id(request) for request in (*aside, *self.running)}
                 known = {id(request) for request in before}
