@@ -146,6 +146,7 @@ def create_app(
     route("DELETE", "/v1/workers/<worker>/quarantine", operator.clear_quarantine)
     route("POST", "/v1/workers/<worker>/drains", operator.start_drain)
     route("GET", "/v1/drains", operator.drains)
+    route("POST", "/v1/drains", operator.start_drains)
     route("GET", "/v1/drains/<drain>", operator.drain)
     route("DELETE", "/v1/drains/<drain>", operator.cancel_drain)
 

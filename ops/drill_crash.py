@@ -37,7 +37,8 @@ from ops.soaking.clients import Plan
 from ops.soaking.rounds import leaves
 from swapd.failpoints import COMMIT_ORDER
 
-TRIES: Final = 3
+TRIES: Final = 4
+"""Each with a session twice as long as the last."""
 KINDS_IN_ORDER: Final[tuple[Kind, ...]] = ("patient", "hurried", "grace", "owner")
 OWNERS_TOKENS: Final = 1200
 """A session that is still there when its owner has been seen, and it can be moved on."""
@@ -127,7 +128,7 @@ async def _close(stage: Stage, options: argparse.Namespace) -> None:
 async def _try(stage: Stage, cell: Cell, options: argparse.Namespace, seed: int) -> CellResult:
     """One cell; again, with a longer session, when this one was over before it came to the step."""
     for tries in range(1, TRIES + 1):
-        plan = _plan(options, cell, seed, tries)
+        plan = _plan(options, cell, seed, 2 ** (tries - 1))
         reference = await _reference(stage, plan)
         trial = Trial(stage, cell, plan, reference)
         result = await trial.run()
@@ -169,9 +170,10 @@ def _hangs_s(cell: Cell, pace: Pace) -> float:
     """For how long a session decodes while its target hangs, until its move is given up."""
     if cell.victim == "target-pause":
         return pace.pause_s
-    if cell.victim != "target-stop" or cell.step not in "PRC":
+    if cell.victim != "target-stop" or cell.step not in "PRCF":
         return 0.0
-    copies = cell.step == "C" or (cell.step == "R" and cell.after)
+    # At F, too: a source that is not ready decodes on, and copies again.
+    copies = cell.step in "CF" or (cell.step == "R" and cell.after)
     return pace.stopped_s if copies else pace.timers["reserve_s"] + 1.0
 
 

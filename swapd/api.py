@@ -146,8 +146,23 @@ class Service(Protocol):
         deadline_s: float | None = None,
         origin: DrainOrigin = "operator",
         mode: DrainMode = "native",
+        reason: str | None = None,
     ) -> DrainView:
         """Close the worker, then move what runs on it (H50-H65). Raises `worker_unknown`, `drain_exists`."""
+
+    async def start_drains(
+        self,
+        caller: Caller,
+        workers: Sequence[str],
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
+        reason: str | None = None,
+    ) -> Sequence[DrainView]:
+        """Close all of these workers, then move what runs on them, to others (B16): one drain for each.
+
+        All or none begins. Raises what `start_drain` raises.
+        """
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         """Raises `drain_unknown`."""

@@ -226,12 +226,13 @@ class ActivityView(msgspec.Struct, frozen=True):
     pressure_events: int
     came_first: int
     moves: dict[str, int]
-    """Finished moves by outcome."""
+    """Finished moves by outcome; of the completed ones `returned` were out of host memory."""
     moved: int
-    """Sessions that went on elsewhere, each time counted."""
+    """Sessions that left a worker and went on, each time counted; a way back from host memory is no other."""
     longest_pause_ms: float | None
     sentence: str
     """All of it in one sentence for people."""
     step_s: float = 3600.0
     course: tuple[ActivityStep, ...] = ()
     """The same step by step from `since` on; steps in which nothing was done are left out."""
+    returned: int = 0

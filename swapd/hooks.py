@@ -69,6 +69,9 @@ class Hooks:
                 "state": view.state,
                 "sessions": len(view.sessions),
                 "moved": sum(s.outcome == "completed_native" for s in view.sessions),
+                "origin": view.origin,
+                "reason": view.reason,
+                "time_to_clear_s": view.time_to_clear_s,
             },
         )
 

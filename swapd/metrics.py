@@ -83,6 +83,11 @@ METRICS: Final = (
     ),
     MetricType("swapd_drains_total", "counter", "Drains that are over.", {"state": FINAL_STATES}),
     MetricType("swapd_drains_open", "gauge", "Drains under way.", {"state": ("running", "blocked")}),
+    MetricType(
+        "swapd_drain_clear_seconds",
+        "histogram",
+        "From a drain's begin until nothing of its sessions was left on the device.",
+    ),
     MetricType("swapd_arena_bytes", "gauge", "The transfer arena.", {"kind": ("total", "lent", "free")}),
     MetricType("swapd_park_bytes", "gauge", "KV of parked sessions.", {"kind": ("total", "memory", "disk")}),
     MetricType("swapd_store_commit_seconds", "histogram", "How long the disk took to confirm a commit."),

@@ -144,6 +144,7 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     scrape.put_all("swapd_recoveries_total", service.recovery.outcomes)
     scrape.put_all("swapd_drains_total", tally.drains)
     scrape.put_all("swapd_drains_open", Counter(book.state for book in supervisor.open_drains()))
+    scrape.put_spread("swapd_drain_clear_seconds", tally.clear_s.spread())
     scrape.put_all("swapd_arena_bytes", supervisor.loans.arena_bytes())
     if supervisor.park is not None:
         scrape.put_all("swapd_park_bytes", supervisor.park.room.park_bytes())

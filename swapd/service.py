@@ -37,6 +37,7 @@ from swapd.lending.take_back import check_take_back
 from swapd.lending.view import device_view, learning_view
 from swapd.messages.from_worker import ScheduleLog
 from swapd.messages.to_worker import Schedule
+from swapd.migration.askers import check_reason
 from swapd.migration.drains import check_deadline
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.supervisor import MigrationSupervisor
@@ -210,13 +211,29 @@ class SwapdService:
         deadline_s: float | None = None,
         origin: DrainOrigin = "operator",
         mode: DrainMode = "native",
+        reason: str | None = None,
     ) -> DrainView:
+        (view,) = await self.start_drains(caller, [worker], deadline_s, origin, mode, reason)
+        return view
+
+    async def start_drains(
+        self,
+        caller: Caller,
+        workers: Sequence[str],
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
+        reason: str | None = None,
+    ) -> Sequence[DrainView]:
         _operator(caller)
         self._check_drain(mode)
         check_deadline(deadline_s)
+        reason = check_reason(reason)
+        if not workers or len(set(workers)) < len(workers):
+            raise SwapdError(Code.INVALID_REQUEST, "workers are one or more names, each once")
         if deadline_s is None:
             deadline_s = self._config.drain_deadline_s
-        return await self._supervisor.start(worker, deadline_s, origin, mode)
+        return await self._supervisor.start_all(workers, deadline_s, origin, mode, reason)
 
     def _check_drain(self, mode: DrainMode) -> None:
         self._check_ready()

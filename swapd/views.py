@@ -158,8 +158,21 @@ class SessionOutcome(msgspec.Struct, frozen=True):
     """Names and numbers of the reason, for people."""
 
 
+class Asker(msgspec.Struct, frozen=True):
+    """Who wants the worker of a drain empty (B16). `reason` is what they said. Seconds since 1970."""
+
+    origin: DrainOrigin
+    at: float
+    reason: str | None = None
+    until: float | None = None
+    """When they asked no more, while the drain went on for others."""
+
+
 class DrainView(msgspec.Struct, frozen=True):
-    """`GET /v1/drains/{id}`: one entry a session that was on the worker."""
+    """`GET /v1/drains/{id}`: one entry a session that was on the worker.
+
+    `origin` is the strongest of those who ask (`askers`, in their order); `reason` is what was said first.
+    """
 
     id: str
     worker: str
@@ -170,6 +183,11 @@ class DrainView(msgspec.Struct, frozen=True):
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
     mode: DrainMode = "native"
+    reason: str | None = None
+    askers: tuple[Asker, ...] = ()
+    time_to_clear_s: float | None = None
+    """From the drain's begin until nothing of its sessions was left on the device (B17); None: not measured
+    yet, or it could not be: the drain was cancelled, or the memory did not come back in time."""
 
 
 Leave = Literal["move", "park", "replay", "anew"]

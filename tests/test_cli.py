@@ -243,6 +243,36 @@ def test_drain_follows_to_the_end_and_shows_each_outcome(running: Running) -> No
     assert result.stderr == ""
 
 
+def test_several_workers_are_drained_by_one_command_with_its_reason(running: Running) -> None:
+    """B16"""
+    running.service.polls_to_drained = 2
+    result = running.swapd("drain", "a", "b", "--reason", "a new driver")
+    assert result.exit_code == 0
+    assert "draining a, b" in result.stderr
+    assert "drain drn_0 of worker a: drained" in result.stdout
+    assert "drain drn_1 of worker b: drained" in result.stdout
+    assert [view.reason for view in running.service.drain_views.values()] == ["a new driver"] * 2
+    assert "a new driver" in running.swapd("drains").stdout
+    running.service.polls_to_drained = 1
+    told = json.loads(running.swapd("drain", "a", "b", "--json").stdout)
+    assert [view["worker"] for view in told["drains"]] == ["a", "b"]
+
+
+def test_one_blocked_drain_of_several_exits_with_1(running: Running) -> None:
+    with running.process("drain", "a", "b") as process:
+        until(lambda: len(running.service.drain_views) == 2)
+        running.do(lambda: running.service.finish_drain("drn_0"))
+        running.do(lambda: running.service.finish_drain("drn_1", "blocked"))
+        process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+
+
+def test_a_running_drain_says_who_asked_and_why(running: Running) -> None:
+    """B16"""
+    running.swapd("drain", "a", "--no-wait", "--reason", "a new driver")
+    assert "(operator: a new driver)" in running.swapd("status").stdout
+
+
 def test_a_blocked_drain_exits_with_1(running: Running) -> None:
     with running.process("drain", "a") as process:
         until(lambda: running.service.drain_views)

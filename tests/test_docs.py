@@ -42,6 +42,7 @@ COMMANDS: Final = {
     ".venv/bin/python ops/bench_pressure.py": "tests of the bench",
     ".venv/bin/python ops/drill_restart.py": "tests/e2e/test_restart.py runs its parts",
     ".venv/bin/python ops/bench_giveback.py": "tests of the bench",
+    ".venv/bin/python ops/bench_drain.py": "tests of the bench",
     ".venv/bin/python ops/bench_console.py": "tests/browser/test_bench_console.py runs it",
     ".venv/bin/swapd replay-readings": "tests/pressure/test_pressure_page.py runs it",
     "awk": "it makes the recording of that page, and the same test runs it",

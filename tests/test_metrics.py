@@ -199,6 +199,9 @@ async def test_a_move_is_counted_with_its_outcome_its_pause_and_its_parts(tmp_pa
         assert found['swapd_drains_open{state="running"}'] == 0.0
         assert found["swapd_frozen_pause_seconds_count"] == 1.0
         assert found["swapd_reused_tokens_total"] > 0.0
+        while (await doors.drain(OPERATOR, drain.id)).time_to_clear_s is None:
+            await world.table.wait_activity(0.02)
+        assert series(doors.metrics(OPERATOR))["swapd_drain_clear_seconds_count"] == 1.0  # B17
         for phase in ("precopy", "freeze", "prepare", "commit", "activate", "first_token"):
             assert found[f'swapd_migration_phase_seconds_count{{phase="{phase}"}}'] == 1.0, phase
 

@@ -124,6 +124,32 @@ async def test_a_deadline_goes_up_to_a_day(tmp_path: Path, deadline_s: float) ->
         assert view.deadline_s == 86400.0
 
 
+@pytest.mark.parametrize("workers", [[], ["a", "a"]])
+async def test_workers_to_drain_are_named_once_each(tmp_path: Path, workers: list[str]) -> None:
+    """B16"""
+    async with open_world(tmp_path) as world:
+        with pytest.raises(SwapdError) as refused:
+            await service(world).start_drains(OPERATOR, workers)
+        assert refused.value.code == Code.INVALID_REQUEST
+        assert world.admission.closed == {}
+
+
+async def test_a_drains_words_are_checked_before_anything_is_closed(tmp_path: Path) -> None:
+    """B16"""
+    async with open_world(tmp_path) as world:
+        for start in (service(world).start_drain(OPERATOR, "a", reason="two\nlines"),
+                      service(world).start_drains(OPERATOR, ["a", "b"], reason="x" * 201)):  # fmt: skip
+            with pytest.raises(SwapdError) as refused:
+                await start
+            assert refused.value.code == Code.INVALID_REQUEST
+        assert world.admission.closed == {}
+        views = await service(world).start_drains(OPERATOR, ["a", "b"], reason="a new driver")
+        assert [(view.worker, view.reason) for view in views] == [
+            ("a", "a new driver"),
+            ("b", "a new driver"),
+        ]
+
+
 async def test_a_drain_cannot_park_where_there_is_no_park(tmp_path: Path) -> None:
     """B3: said at once, not found out at the deadline; the worker stays open."""
     async with open_world(tmp_path) as world:

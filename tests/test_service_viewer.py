@@ -46,6 +46,7 @@ ACTS: dict[str, tuple[Any, ...]] = {
     "create_session": (NewSession(prompt=[1], max_new_tokens=4),),
     "cancel_session": ("ses_1",),
     "start_drain": ("a",),
+    "start_drains": (["a"],),
     "cancel_drain": ("drn_none",),
     "clear_quarantine": ("a",),
     "turn_switch": ("admission",),

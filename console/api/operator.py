@@ -30,6 +30,17 @@ class NewDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     origin: DrainOrigin = "operator"
     mode: DrainMode = "native"
     dry_run: bool = False
+    reason: str | None = None
+
+
+class NewDrains(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/drains`: several workers that are to be empty at once."""
+
+    workers: list[str]
+    deadline_s: float | None = None
+    origin: DrainOrigin = "operator"
+    mode: DrainMode = "native"
+    reason: str | None = None
 
 
 class OperatorRoutes:
@@ -88,8 +99,19 @@ class OperatorRoutes:
         asked = await read_optional_json(request, NewDrain) or NewDrain()
         if asked.dry_run:
             return reply(await self._service.preflight(who, worker, asked.mode))
-        view = await self._service.start_drain(who, worker, asked.deadline_s, asked.origin, asked.mode)
+        view = await self._service.start_drain(
+            who, worker, asked.deadline_s, asked.origin, asked.mode, asked.reason
+        )
         return reply(view, 202, {"Location": f"/v1/drains/{view.id}"})
+
+    async def start_drains(self) -> Response:
+        """202 with one drain for each worker: all are closed first, then all move to others (B16)."""
+        who = auth.operator(self._service, request.headers)
+        asked = await read_json(request, NewDrains)
+        views = await self._service.start_drains(
+            who, asked.workers, asked.deadline_s, asked.origin, asked.mode, asked.reason
+        )
+        return reply({"drains": views}, 202)
 
     async def drains(self) -> Response:
         who = auth.operator(self._service, request.headers)

@@ -112,7 +112,7 @@ class AwayPage:
 
 def context(report: Report) -> dict[str, Any]:
     """What the page's template shows."""
-    activity, moves = report.activity, report.activity.moves
+    activity = report.activity
     return {
         "report": report,
         "activity": activity,
@@ -131,8 +131,18 @@ def context(report: Report) -> dict[str, Any]:
         ],
         "bars": bars(activity, report.made_at),
         "begin": activity.since,
-        "outcomes": [(count, OUTCOMES.get(outcome, outcome)) for outcome, count in sorted(moves.items())],
+        "outcomes": [(count, words) for count, words in _outcomes(activity) if count],
     }
+
+
+def _outcomes(activity: ActivityView) -> list[tuple[int, str]]:
+    """Moves by outcome, those out of host memory apart: who came back from there had left once."""
+    back = activity.returned
+    counts = activity.moves | (
+        {"completed_native": activity.moves["completed_native"] - back} if back else {}
+    )
+    told = [(count, OUTCOMES.get(outcome, outcome)) for outcome, count in sorted(counts.items())]
+    return [*told, (back, "came back from memory, nothing computed again")]
 
 
 def bars(activity: ActivityView, now: float) -> list[Bar]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from quart import Response, request
 
 from console.forms import owner_form
-from console.pages.drain_words import MODES, ORIGINS, ROWS, STATES, tell
+from console.pages.drain_words import MODES, ROWS, STATES, reasons, tell, why
 from console.pages.layout import Layout, see_other
 from console.visitors import Visitor, visitor
 from swapd.api import Service
@@ -45,7 +45,8 @@ class DrainPage:
             "rows": told.rows[:ROWS],
             "left_out": max(len(told.rows) - ROWS, 0),
             "tag": STATES[view.state],
-            "origin": ORIGINS[view.origin],
+            "origin": why(view),
+            "reasons": reasons(view),
             "mode": MODES[view.mode],
             "deadline_at": view.created_at + view.deadline_s,
         }

@@ -33,6 +33,13 @@ ORIGINS: Final[Mapping[DrainOrigin, str]] = {
     "take_back_now": "the owner took it back",
     "shutdown": "the service stopped",
 }
+ORIGINS_OVER: Final[Mapping[DrainOrigin, str]] = {
+    "operator": "an operator asked for it for a while",
+    "owner_pressure": "the owner's work came back for a while",
+    "take_back_now": "the owner took it back for a while",
+    "shutdown": "the service was stopping",
+}
+"""Of those who asked no more before it was over."""
 OFFERED: Final[tuple[DrainMode, ...]] = ("native", "park", "replay")
 """Modes that a page offers; the other one is for measuring."""
 MODES: Final[Mapping[DrainMode, tuple[str, str]]] = {
@@ -117,6 +124,17 @@ def tell(drain: DrainView) -> Told:
     pause_ms = max(pauses, default=None)
     done = sum(_done(each) for each in sessions)
     return Told(_sentence(drain, done, pause_ms), [_row(each, over) for each in sessions], done, pause_ms)
+
+
+def why(drain: DrainView) -> str:
+    """Who wanted the worker empty, in their order (B16)."""
+    told = [(ORIGINS if each.until is None else ORIGINS_OVER)[each.origin] for each in drain.askers]
+    return _listed(told or [ORIGINS[drain.origin]])
+
+
+def reasons(drain: DrainView) -> list[str]:
+    """What they said."""
+    return [each.reason for each in drain.askers if each.reason is not None]
 
 
 def outcomes(drain: DrainView) -> str:

@@ -11,7 +11,6 @@ from console.forms import owner_form
 from console.pages.drain_words import (
     MODES,
     OFFERED,
-    ORIGINS,
     ROWS,
     STATES,
     Tag,
@@ -21,13 +20,16 @@ from console.pages.drain_words import (
     longest_pause_ms,
     outcomes,
     reason,
+    reasons,
     tell,
+    why,
 )
 from console.pages.layout import Layout, see_other
 from console.phrases import plural
 from console.visitors import Visitor, visitor
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
+from swapd.migration.askers import MAX_REASON_CHARS
 from swapd.views import DrainMode, DrainView, Switch, WorkerView
 
 HISTORY: Final = 20
@@ -56,6 +58,7 @@ class DrainRow(NamedTuple):
     drain: DrainView
     tag: Tag
     origin: str
+    reasons: list[str]
     told: str
     done: int
     pause_ms: float | None
@@ -99,6 +102,7 @@ class DrainsPage:
             worker=worker,
             mode=mode,
             modes={each: MODES[each][0] for each in OFFERED},
+            reason_chars=MAX_REASON_CHARS,
             meaning=MODES[mode][1],
             **context,
         )
@@ -111,9 +115,11 @@ class DrainsPage:
         """Begin a drain and show it (H50)."""
         who, form = await owner_form(self._service, request)
         worker, mode = form.get("worker", ""), _mode(form.get("mode", "native"))
-        deadline_s = _seconds(form.get("deadline_s", ""))
+        deadline_s, reason = _seconds(form.get("deadline_s", "")), form.get("reason", "")
         try:
-            view = await self._service.start_drain(who.caller, worker, deadline_s, "operator", mode)
+            view = await self._service.start_drain(
+                who.caller, worker, deadline_s, "operator", mode, reason or None
+            )
         except SwapdError as error:
             if error.code is Code.DRAIN_EXISTS and error.detail:
                 return see_other(f"/drains/{quote(error.detail, safe='')}")
@@ -197,7 +203,8 @@ def _row(drain: DrainView) -> DrainRow:
     return DrainRow(
         drain=drain,
         tag=STATES[drain.state],
-        origin=ORIGINS[drain.origin],
+        origin=why(drain),
+        reasons=reasons(drain),
         told=outcomes(drain) if over else told.sentence,
         done=told.done,
         pause_ms=longest_pause_ms(drain),

@@ -72,8 +72,8 @@ class Trial:
         """False: the session was over too soon, or nothing came of the harm: nothing is known of the cell."""
         self._source = ""
         self._epoch = 0
-        self._ended_moves = 0
-        """Moves that were over when the step was reached: a busy machine may abort one before that."""
+        self._earlier_moves = 0
+        """Moves before the one that was held: a busy machine may abort one on its way to the step."""
         self._recovering_s = 0.0
         self._faults: list[Fault] = []
 
@@ -144,8 +144,12 @@ class Trial:
         self._epoch = (await stage.view("GET", f"/v1/sessions/{reader.session}"))["epoch"]
         if cell.committed:
             self._epoch -= 1
-        if not refuse:  # a step that is refused is not held: it may be over by now
-            self._ended_moves = sum(move.outcome is not None for move in stage.moves(reader.session))
+            # Every wave comes to its finish, also one that a busy machine has aborted.
+            self.reached = self._epoch > 0
+            assert self.reached, "the move that came to the step had not been committed"
+        if not refuse:  # what is refused is not held: it may be over by now, and another be on its way
+            unwritten = (cell.step, cell.after) == ("P", False)
+            self._earlier_moves = len(stage.moves(reader.session)) - (not unwritten)
         await self._check_admission(source, drain)
         if cell.victim == "arena":
             if not refuse:
@@ -170,7 +174,7 @@ class Trial:
         await stage.deployment.wait_settled(stage.pace.rest_s)
         await stage.lift_quarantines()
         self._faults += await stage.check_rest()
-        moves = stage.moves(session)[self._ended_moves :]
+        moves = stage.moves(session)[self._earlier_moves :]
         seen = Evidence(
             moves=moves,
             drain_state=view["state"],
@@ -220,8 +224,8 @@ class Trial:
 
     def _unlucky(self, seen: Evidence) -> bool:
         """On a busy machine a copy may not catch up, or the session be over: nothing was done to anybody."""
-        outcomes = [move.outcome for move in seen.moves]
-        if outcomes and all(move.reason == "precopy_diverged" for move in seen.moves):
+        outcomes = [move.outcome for move in seen.moves if move.reason != "precopy_diverged"]
+        if seen.moves and not outcomes:
             return True
         if seen.state != "completed" or seen.drain_state != "drained":
             return False

@@ -125,7 +125,7 @@ THEN: Final = {
     "P": "R",
     "R": "C",
     "C": "CF",
-    "F": "T",
+    "F": "FT",
     "X": "XT",
     "T": "K",
     "I": "IK",
@@ -137,7 +137,8 @@ THEN: Final = {
 """What a cell that is held after its step may end in: as one of these steps, held before it.
 
 More than one where the coordinator does not know yet that it was done, or where that may not be the last of
-it: the copy has rounds, the export is told with the freeze, and an acknowledged activation is no token.
+it: the copy has rounds, a source that is not ready is asked to freeze again, the export is told with the
+freeze, and an acknowledged activation is no token.
 """
 
 

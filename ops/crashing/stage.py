@@ -49,8 +49,8 @@ class Stage:
         )
         self.owner: owner.Owner | None = None
         text = self.deployment.config.read_text()
-        # Sessions live through a restart of the coordinator, and one long session fills the arena.
-        text = text.replace('stop_workers = "always"', 'stop_workers = "idle"')
+        # Workers live through a restart of the coordinator, and one long session fills the arena.
+        text = text.replace('stop_workers = "always"', 'stop_workers = "never"')
         if engine == "sim":
             text = re.sub(r"arena_bytes = \d+", f"arena_bytes = {1 << 20}", text)
         self.deployment.config.write_text(text)

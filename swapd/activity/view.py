@@ -37,6 +37,8 @@ class Sums(Protocol):
     @property
     def moves(self) -> Mapping[str, int]: ...
     @property
+    def returned(self) -> int: ...
+    @property
     def longest_pause_ms(self) -> float | None: ...
     @property
     def course(self) -> Sequence[tuple[float, float, int]]: ...
@@ -60,7 +62,8 @@ def activity_view(sums: Sums, since: float, devices: Sequence[str], step_s: floa
     )
     came_first = sum(count for one in each for why, count in one.given_back.items() if why in OWNERS_NEED)
     lent_s = sum(one.lent_s for one in each)
-    moved = sum(sums.moves.get(outcome, 0) for outcome in MOVED)
+    # Who was parked and came back left its worker once.
+    moved = sum(sums.moves.get(outcome, 0) for outcome in MOVED) - sums.returned
     later = sums.first_at is None or sums.first_at > since
     return ActivityView(
         since=since,
@@ -75,6 +78,7 @@ def activity_view(sums: Sums, since: float, devices: Sequence[str], step_s: floa
         longest_pause_ms=sums.longest_pause_ms,
         sentence=sentence(lent_s, sums.tokens, came_first, moved, sums.longest_pause_ms),
         step_s=step_s,
+        returned=sums.returned,
         course=tuple(ActivityStep(at, round(lent, 1), tokens) for at, lent, tokens in sums.course),
     )
 

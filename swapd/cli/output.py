@@ -79,9 +79,18 @@ def print_sessions(sessions: Sequence[SessionView]) -> None:
 
 def print_drains(drains: Sequence[DrainView]) -> None:
     print_table(
-        ("DRAIN", "WORKER", "STATE", "ORIGIN", "SESSIONS", "SETTLED"),
+        ("DRAIN", "WORKER", "STATE", "ORIGIN", "SESSIONS", "SETTLED", "CLEAR IN S", "REASON"),
         [
-            (view.id, view.worker, view.state, view.origin, len(view.sessions), settled(view))
+            (
+                view.id,
+                view.worker,
+                view.state,
+                "+".join(each.origin for each in view.askers) or view.origin,
+                len(view.sessions),
+                settled(view),
+                view.time_to_clear_s,
+                view.reason,
+            )
             for view in drains
         ],
     )

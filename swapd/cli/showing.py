@@ -40,7 +40,8 @@ def status(config: Path | None, socket_dir: Path | None, as_json: bool) -> None:
         click.echo(f"\nsessions: {counts or 'none'}")
         for view in answer.drains:
             progress = f"{output.settled(view)} of {len(view.sessions)} sessions settled"
-            click.echo(f"drain {view.id} of {view.worker}: {view.state}, {progress}")
+            why = f" ({view.origin}: {view.reason})" if view.reason else f" ({view.origin})"
+            click.echo(f"drain {view.id} of {view.worker}: {view.state}, {progress}{why}")
     if not answer.readiness.ready:
         click.get_current_context().exit(EXIT_NOT_AS_ASKED)
 

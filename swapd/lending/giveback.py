@@ -29,6 +29,8 @@ from swapd.lending.lifecycle import DeviceChange, change, next_event
 from swapd.lending.memory import MemoryReturn
 from swapd.lending.reasons import Why
 from swapd.lending.storeless import UnsettledMoves, patience_s
+from swapd.migration.askers import OWNERS, asks, shortened
+from swapd.migration.rehearsal import REBUILDS
 from swapd.migration.supervisor import MigrationSupervisor
 from swapd.sessions.admission import Admission
 from swapd.sessions.recovery import Recovery
@@ -83,6 +85,9 @@ class GiveBack:
         self._began_s = 0.0
         self._silent = False
         self._drains: dict[str, str] = {}
+        """By worker, those that the owner asks for, alone or with others."""
+        self._outlived: list[str] = []
+        """Drains of the last run for a wish that ended while the service was down."""
         self._joined: set[str] = set()
         """Workers that have had a drain in this give-back, ours or another's."""
         self._memory = MemoryReturn()
@@ -100,6 +105,10 @@ class GiveBack:
         for name in self._links:
             self._admission.close(name, "device", self._reason())
         if verdict.hold:
+            for name in self._links:
+                book = self._supervisor.draining(name)
+                if book is not None and asks(book.askers, OWNERS):
+                    self._outlived.append(book.id)
             return
         for link in self._links.values():
             link.unwant(self._reason())
@@ -182,6 +191,9 @@ class GiveBack:
         view = self._device.give_back = msgspec.structs.replace(view, free_in_s=seconds)
         self._diary.give_back(self._device.name, view)
         self._diary.note(self._device.name, "free", view.why, seconds)
+        if view.memory_back is not False:
+            for drain in view.drains:
+                self._supervisor.cleared(drain, ago_s=max(self._boottime() - free_s, 0.0))
 
     def set_doors(self) -> None:
         """Let new sessions in while the device is lent, and tell why while it is not."""
@@ -218,6 +230,8 @@ class GiveBack:
             self._woken = trio.Event()
             state = self._device.state
             try:
+                while self._outlived:
+                    await self._supervisor.leave(self._outlived.pop(), OWNERS)
                 if state == "vacating":
                     await self._vacate()
                 elif state == "returning":
@@ -239,7 +253,7 @@ class GiveBack:
         self._joined.clear()
         while self._drains:
             _, drain = self._drains.popitem()
-            await self._supervisor.cancel(drain)  # over already: unchanged
+            await self._supervisor.leave(drain, OWNERS)  # over already: unchanged
         if self._device.state != "returning":
             return  # the owner came back meanwhile
         if all(link.at_rest for link in self._links.values()):
@@ -329,30 +343,38 @@ class GiveBack:
         return found is not None
 
     async def _drain_all(self) -> None:
-        """Have a drain at every worker that has anything; one that is there already is adopted."""
-        async with trio.open_nursery() as nursery:
-            for name, link in self._links.items():
-                running = self._supervisor.draining(name)
-                if running is not None and running.mode in ("native", "park"):
-                    self._adopt(name, running.id, ours=running.origin != "operator")
-                elif self._leavers.left(name) or (name not in self._joined and link.owner is not None):
-                    nursery.start_soon(self._start_drain, name, running.id if running is not None else None)
-
-    async def _start_drain(self, worker: str, instead_of: str | None) -> None:
-        if instead_of is not None:
-            await self._supervisor.cancel(instead_of)  # it rebuilds only; a native move loses nothing
+        """Have a drain at every worker that has anything; one that is there already is joined (B16)."""
         origin: DrainOrigin = "take_back_now" if self._why() == Why.TAKEN_BACK else "owner_pressure"
+        reason = shortened(self._reason())
+        async with trio.open_nursery() as nursery:
+            for name in self._links:
+                book = self._supervisor.draining(name)
+                if book is not None and book.mode in REBUILDS:
+                    # It rebuilds only; a native move loses nothing.
+                    nursery.start_soon(self._supervisor.cancel, book.id)
+        begin = []
+        for name, link in self._links.items():
+            book = self._supervisor.draining(name)
+            if book is not None:
+                await self._supervisor.join(book.id, origin, reason)
+                self._adopt(name, book.id)
+            elif self._leavers.left(name) or (name not in self._joined and link.owner is not None):
+                begin.append(name)
+        if not begin:
+            return
         try:
-            view = await self._supervisor.start(worker, self._config.drain_deadline_s, origin)
+            views = await self._supervisor.start_all(
+                begin, self._config.drain_deadline_s, origin, reason=reason
+            )
         except SwapdError as error:
             if error.code is not Code.DRAIN_EXISTS:
                 raise
-            return  # somebody else began one meanwhile: the next look adopts it
-        self._adopt(worker, view.id, ours=True)
+            return  # somebody else began one meanwhile: the next look joins it
+        for view in views:
+            self._adopt(view.worker, view.id)
 
-    def _adopt(self, worker: str, drain: str, *, ours: bool) -> None:
-        if ours:
-            self._drains[worker] = drain
+    def _adopt(self, worker: str, drain: str) -> None:
+        self._drains[worker] = drain
         self._joined.add(worker)
         view = self._device.give_back
         if view is not None and not self._silent and drain not in view.drains:

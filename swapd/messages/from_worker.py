@@ -193,7 +193,11 @@ class InventoryItem(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, tag="inventory"):
+    """Every session that is here. `free_blocks`: the engine's, between the same two steps."""
+
     items: tuple[InventoryItem, ...]
+    free_blocks: int | None = None
+    """None: not told, by the park or an earlier version."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):

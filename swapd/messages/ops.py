@@ -91,6 +91,16 @@ class StartDrain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
     worker: str
     deadline_s: float | None = None
     mode: DrainMode = "native"
+    reason: str | None = None
+
+
+class StartDrains(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="start_drains"):
+    """Drain several workers together: all are closed before anything moves. Answer: `DrainsAnswer`."""
+
+    workers: tuple[str, ...]
+    deadline_s: float | None = None
+    mode: DrainMode = "native"
+    reason: str | None = None
 
 
 class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="drain"):
@@ -206,6 +216,7 @@ OpsCommand = (
     | CancelSession
     | Events
     | StartDrain
+    | StartDrains
     | Drain
     | Drains
     | CancelDrain

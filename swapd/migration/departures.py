@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import PARK
 from swapd.migration.planner import Assignment, Candidate, Refusal, Traveller, plan
+from swapd.migration.turns import Turn, in_turn
 
 PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
 """Refusals for which a session may be parked instead: it is no worker's fault, and time may change it."""
@@ -54,7 +55,7 @@ def depart(
     begins: Callable[[str], bool],
     begin: Callable[[str], W],
 ) -> Parting[L, W]:
-    """Plan for all, park whom no worker takes, borrow for each in this order; then begin anew what may be.
+    """Plan for all, park whom no worker takes, borrow for each, short copies first (B13); begin the rest.
 
     `parks`: whether a session goes to the park if no worker can take it (B3). `borrow` raises why a move that
     is planned cannot begin yet. `begins`: whether a session of which nothing has come may begin elsewhere;
@@ -78,12 +79,21 @@ def depart(
         else:
             stay.append(refusal)
     leave: list[Departure[L]] = []
-    for assignment in assignments:
+    targets = {assignment.session: assignment for assignment in assignments}
+    turns = in_turn(_turn(each) for each in travellers if each.session in targets)
+    behind = False
+    """Whether somebody who has waited too long finds no room: nobody is let past."""
+    for turn in turns:
+        assignment = targets[turn.session]
+        if behind:
+            stay.append(Refusal(turn.session, Code.ARENA_EXHAUSTED, True))
+            continue
         try:
             loan = borrow(assignment)
         except SwapdError as error:
             refusal = Refusal(assignment.session, error.code, error.retryable, error.detail or None)
             stay.append(refusal)
+            behind = turn.starved and error.code is Code.ARENA_EXHAUSTED
         else:
             leave.append(Departure(assignment.session, assignment.target, loan))
     anew: list[tuple[str, W]] = []
@@ -93,3 +103,7 @@ def depart(
         except SwapdError:
             stay.append(refusal)  # till its first token: then it is looked at as others are
     return Parting(leave, anew, stay)
+
+
+def _turn(traveller: Traveller) -> Turn:
+    return Turn(traveller.session, traveller.copy_tokens, traveller.waited_s)

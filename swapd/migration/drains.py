@@ -10,8 +10,8 @@ The deadline never ends a session (H58). Each session has exactly one outcome in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Set
+from dataclasses import InitVar, dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -19,8 +19,10 @@ import msgspec
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner
+from swapd.migration.askers import Askers, joined, left, origin_of, reason_of
 from swapd.migration.outcomes import within
 from swapd.views import (
+    Asker,
     DrainMode,
     DrainOrigin,
     DrainState,
@@ -61,16 +63,22 @@ class Landing(NamedTuple):
 
 @dataclass
 class DrainBook:
-    """State and outcomes of one drain; times are seconds of the caller's wall clock."""
+    """State and outcomes of one drain; times are seconds of the caller's wall clock.
+
+    It is begun by one asker, of origin `begun_by`; others may join (B16).
+    """
 
     id: str
     worker: str
-    origin: DrainOrigin
+    begun_by: InitVar[DrainOrigin]
     created_at: float
     deadline_s: float
     state: DrainState = "running"
     finished_at: float | None = None
     mode: DrainMode = "native"
+    askers: Askers = ()
+    """Who asks, in their order; by itself the one who began it."""
+    time_to_clear_s: float | None = None
     outcomes: dict[str, SessionOutcome] = field(default_factory=dict)
     refused: dict[str, str | None] = field(default_factory=dict)
     """Why a session could not be sent off at the last look; its outcome may tell of an earlier try."""
@@ -80,13 +88,42 @@ class DrainBook:
     """Sessions that are to begin elsewhere while nothing has come of them, also while moves are off (B18)."""
     landed: dict[str, Landing] = field(default_factory=dict)
     """Sessions whose move was committed, not settled, when the coordinator ended."""
+    _queued_at: dict[str, float] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self, begun_by: DrainOrigin) -> None:
+        self.askers = self.askers or (Asker(begun_by, self.created_at),)
 
     @property
     def over(self) -> bool:
         """Whether nothing more will happen."""
         return not DRAIN_TRANSITIONS[self.state]
+
+    @property
+    def origin(self) -> DrainOrigin:
+        """The strongest of those who still ask."""
+        return origin_of(self.askers)
+
+    def join(self, asker: Asker) -> bool:
+        """One more wants the worker empty. True when that is news."""
+        before, self.askers = self.askers, joined(self.askers, asker)
+        return self.askers != before
+
+    def leave(self, origins: Set[DrainOrigin], now: float) -> bool:
+        """These want it no more. True when others still do; else nothing is changed, but to be cancelled."""
+        after = left(self.askers, origins, now)
+        if not any(each.until is None for each in after):
+            return False
+        self.askers = after
+        return True
+
+    def cleared(self, at: float) -> bool:
+        """Nothing of its sessions was left on the device at that time (B17). True when that is news."""
+        if self.state != "drained" or self.time_to_clear_s is not None:
+            return False
+        self.time_to_clear_s = round(max(at - self.created_at, 0.0), 3)
+        return True
 
     def note(self, outcome: SessionOutcome) -> bool:
         """Record what is known of a session; a final outcome stays. True when something changed."""
@@ -119,6 +156,17 @@ class DrainBook:
     def may_try(self, session: str, now: float) -> bool:
         """Whether a session may be sent off (again) now."""
         return now >= self._not_before.get(session, now)
+
+    def queue(self, session: str, now: float, *, waits: bool) -> None:
+        """What the last look found: whether a session waits for room on the way, as before or anew."""
+        if waits:
+            self._queued_at.setdefault(session, now)
+        else:
+            self._queued_at.pop(session, None)
+
+    def waited_s(self, session: str, now: float) -> float:
+        """For how long a session has waited for room on the way."""
+        return max(now - self._queued_at.get(session, now), 0.0)
 
     def parks(self, session: str) -> bool:
         """Whether a session that no worker has room for is to be parked (B3)."""
@@ -183,6 +231,9 @@ class DrainBook:
             finished_at=self.finished_at,
             sessions=tuple({**self.outcomes, **now}.values()),
             mode=self.mode,
+            reason=reason_of(self.askers),
+            askers=self.askers,
+            time_to_clear_s=self.time_to_clear_s,
         )
 
     def _enter(self, state: DrainState, now: float) -> bool:

@@ -8,7 +8,7 @@ cancelled (B14).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -21,14 +21,16 @@ from swapd.migration.departures import depart
 from swapd.migration.drains import FINAL_OUTCOMES, DrainBook, Landing
 from swapd.migration.move import Move
 from swapd.migration.outlook import Outlook
-from swapd.migration.pictures import traveller
+from swapd.migration.pictures import computed, traveller
 from swapd.migration.planner import Assignment
 from swapd.migration.records import drain_record
 from swapd.migration.rehearsal import REBUILDS
 from swapd.migration.tally import Tally
 from swapd.migration.transaction import Phase, committed
+from swapd.migration.turns import Turn, convoys
 from swapd.migration.wave import Wave
 from swapd.sessions.live import LiveSession
+from swapd.sessions.record import DrainRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.store.drains import save_drain
@@ -40,6 +42,17 @@ log = logging.getLogger("swapd.migration")
 EVALUATE_EVERY_S: Final = 0.5
 COMMITTED: Final = frozenset(str(phase) for phase in Phase if committed(phase))
 """Phases in which a move's session is the target's."""
+
+
+async def save_all(drains: Sequence[Evacuation]) -> None:
+    """Make the books of drains durable as they are, all or none."""
+    store = drains[0].store
+    records = [drain_record(drain.book) for drain in drains]
+    # Shielded, one disk write long: a drain that is in the store must be here, too.
+    with trio.CancelScope(shield=True):
+        news = await store.commit(lambda db: [save_drain(db, record) for record in records])
+        for drain, record, is_new in zip(drains, records, news, strict=True):
+            drain.told(record, is_new=is_new)
 
 
 class Evacuation:
@@ -66,7 +79,7 @@ class Evacuation:
         self._beginning: dict[str, tuple[LiveSession, str]] = {}
         """Sessions that begin anew, and where; until their old worker has dropped them."""
         self._table = table
-        self._store = table.store
+        self.store = table.store
         self._recovery = recovery
         self._links = links
         self._outlook = outlook
@@ -127,12 +140,22 @@ class Evacuation:
 
     async def save(self) -> None:
         """Make the book durable as it is."""
-        record = drain_record(self.book)
-        # Shielded, one disk write long: a drain that is in the store must be here, too.
-        with trio.CancelScope(shield=True):
-            if await self._store.commit(lambda db: save_drain(db, record)):
-                self._tally.drain_recorded(record.state)
+        await save_all([self])
+
+    def told(self, record: DrainRecord, *, is_new: bool) -> None:
+        """A record of it has become durable; `is_new`: with a state that it had not had (H180)."""
+        if is_new:
+            self._tally.drain_recorded(record.state)
         self._tell(self.book.view())
+
+    def note_clear(self, at: float) -> None:
+        """Nothing of its sessions was left on the device at that time (B17); nobody waits for the record."""
+        book = self.book
+        if not book.cleared(at) or book.time_to_clear_s is None:
+            return
+        self._tally.cleared(book.time_to_clear_s)
+        self.store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)
+        self._tell(book.view())
 
     def rebuilt(self, session: LiveSession) -> None:
         """What a replay cost is known, perhaps only after this drain is over."""
@@ -140,7 +163,7 @@ class Evacuation:
         if not book.rebuilt(session.id, session.rebuilt_positions or 0):
             return
         if book.over:
-            self._store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)
+            self.store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)
         self._tell(book.view())
 
     # Who is where ----------------------------------------------------------------------------
@@ -224,7 +247,7 @@ class Evacuation:
         sight = self._outlook.sight(source)
         leave, anew, stay = depart(
             sight,
-            [traveller(session) for session in here],
+            [traveller(session, book.waited_s(session.id, now)) for session in here],
             parks=lambda session: self._parks and book.parks(session),
             borrow=lambda assignment: self._borrow(source, assignment),
             begins=lambda session: sight.migration_enabled or session in book.to_begin,
@@ -235,13 +258,16 @@ class Evacuation:
             told = book.waiting(refusal.session, str(refusal.code), "planned", detail)
             if told and not refusal.retry and refusal.code is not Code.ALREADY_FINISHED:
                 log.warning("move refused", extra={"session": refusal.session, "code": refusal.code})
-        by_target: dict[str, list[Move]] = {}
+            book.queue(refusal.session, now, waits=refusal.code is Code.ARENA_EXHAUSTED)
+        by_target: dict[str, dict[str, Move]] = {}
         for departure in leave:
-            by_target.setdefault(departure.target, []).append(departure.loan)
+            book.queue(departure.session, now, waits=False)
+            by_target.setdefault(departure.target, {})[departure.session] = departure.loan
         for target, moves in by_target.items():
-            wave = self._carrier.wave(source.name, target, moves)
-            self._waves.append(wave)
-            nursery.start_soon(self._carrier.carry, wave, book, self._waves.remove)
+            for together in convoys([Turn(name, computed(move.session)) for name, move in moves.items()]):
+                wave = self._carrier.wave(source.name, target, [moves[turn.session] for turn in together])
+                self._waves.append(wave)
+                nursery.start_soon(self._carrier.carry, wave, book, self._waves.remove)
         for name, link in anew:
             nursery.start_soon(self._begin_anew, by_id[name], link)
 

@@ -37,7 +37,7 @@ def parked(fingerprint: str) -> Candidate:
     return Candidate(PARK, True, False, fingerprint, 1, 0, 0)
 
 
-def traveller(session: LiveSession) -> Traveller:
+def traveller(session: LiveSession, waited_s: float = 0.0) -> Traveller:
     """A session; it is eligible from its first accepted token on (H85)."""
     return Traveller(
         session=session.id,
@@ -46,7 +46,14 @@ def traveller(session: LiveSession) -> Traveller:
         eligible=session.durable >= 1,
         moving=session.move is not None,
         fresh=not session.received and not session.over,
+        copy_tokens=computed(session),
+        waited_s=waited_s,
     )
+
+
+def computed(session: LiveSession) -> int:
+    """Positions whose KV is there: the last token's is made with the next one."""
+    return max(len(session.record.prompt) + len(session.received) - 1, 0)
 
 
 def holders(table: SessionTable, ledger: CapacityLedger, workers: Iterable[str]) -> str | None:

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from swapd.messages.generation import Owner
+from swapd.migration.askers import Askers, reason_of
 from swapd.migration.drains import DrainBook, Landing
 from swapd.migration.move import Move
 from swapd.sessions.record import DrainRecord, MoveRecord
-from swapd.views import DrainView, SessionOutcome
+from swapd.views import Asker, DrainView, SessionOutcome
 
 LANDED: Final = frozenset({"completed_native", "completed_redispatch"})
 """What a restart takes a committed move for."""
@@ -67,6 +68,8 @@ def drain_record(book: DrainBook) -> DrainRecord:
         finished_at=book.finished_at,
         sessions=tuple(book.outcomes.values()),
         mode=book.mode,
+        askers=book.askers,
+        time_to_clear_s=book.time_to_clear_s,
     )
 
 
@@ -76,6 +79,7 @@ def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook
     The drain's row is written when its state changes: what became of single sessions is in the moves (H54).
     """
     book = DrainBook(record.id, record.worker, record.origin, record.created_at, record.deadline_s)
+    book.askers = askers_of(record)
     book.state = record.state
     book.mode = record.mode
     book.outcomes = {outcome.session: outcome for outcome in record.sessions}
@@ -99,8 +103,14 @@ def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook
     return book
 
 
+def askers_of(record: DrainRecord) -> Askers:
+    """Who asked; a record from before askers were written knows of one."""
+    return record.askers or (Asker(record.origin, record.created_at),)
+
+
 def drain_view(record: DrainRecord) -> DrainView:
     """What callers see of a drain that is only in the store."""
+    askers = askers_of(record)
     return DrainView(
         id=record.id,
         worker=record.worker,
@@ -111,4 +121,7 @@ def drain_view(record: DrainRecord) -> DrainView:
         finished_at=record.finished_at,
         sessions=record.sessions,
         mode=record.mode,
+        reason=reason_of(askers),
+        askers=askers,
+        time_to_clear_s=record.time_to_clear_s,
     )

@@ -12,7 +12,7 @@ from swapd.messages.generation import PARK, Lease
 from swapd.migration.departures import Departure, Sight, depart
 from swapd.migration.ledger import CapacityLedger, blocks_for
 from swapd.migration.loan_book import LoanBook
-from swapd.migration.pictures import traveller
+from swapd.migration.pictures import computed, traveller
 from swapd.migration.planner import Assignment, Refusal, Traveller
 from swapd.migration.preflight import Fate, Pace, Way, foresee
 from swapd.parking.gate import Gate
@@ -65,7 +65,7 @@ class Rehearsal:
         for name, fate in fates.items():
             session = self._sessions[name]
             refusal = Refusal(name, fate.reason, False) if fate.reason is not None else None
-            blocks = blocks_for(_computed(session), block_tokens) if ready is not None else 0
+            blocks = blocks_for(computed(session), block_tokens) if ready is not None else 0
             rows.append(
                 Foreseen(
                     session=name,
@@ -114,7 +114,7 @@ class Rehearsal:
             if target == PARK and self._park is not None and (ready := self._source.ready) is not None:
                 # Less than it was promised: that is for what it decodes on the way.
                 self._park.withdraw(session)
-                self._park.keep(session, park_size(_computed(self._sessions[session]), ready.info))
+                self._park.keep(session, park_size(computed(self._sessions[session]), ready.info))
         self._under_way.clear()
 
     def _rebuild(self, travellers: Sequence[Traveller]) -> tuple[dict[str, Way], list[Refusal]]:
@@ -147,8 +147,3 @@ def _seen(session: LiveSession) -> Traveller:
     """A session as the drain's looks find it, or skip it: what is being rebuilt is in other hands, too."""
     seen = traveller(session)
     return msgspec.structs.replace(seen, moving=seen.moving or session.recovering)
-
-
-def _computed(session: LiveSession) -> int:
-    """Positions whose KV is there: the last token's is made with the next one."""
-    return max(len(session.record.prompt) + len(session.received) - 1, 0)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 import trio
 
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
+from swapd.migration.askers import OWNERS, asks
 from swapd.migration.carrier import Carrier
+from swapd.migration.clearing import wait_clear
 from swapd.migration.drains import DrainBook
-from swapd.migration.evacuation import Evacuation
+from swapd.migration.evacuation import Evacuation, save_all
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.loans import Loans
 from swapd.migration.outlook import Outlook
@@ -37,7 +39,7 @@ from swapd.sessions.table import SessionTable
 from swapd.store.drains import load_drain, recent_drains
 from swapd.transport.arena import Arena
 from swapd.transport.leases import LeaseBook
-from swapd.views import DRAINS_SHOWN, DrainMode, DrainOrigin, DrainView, PreflightView
+from swapd.views import DRAINS_SHOWN, Asker, DrainMode, DrainOrigin, DrainView, PreflightView
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.migration")
@@ -63,6 +65,9 @@ class MigrationSupervisor:
         self.on_drain: Callable[[DrainView], None] = lambda view: None
         self._table = table
         self._store = table.store
+        self._ledger = ledger
+        lent = {device.name for device in config.devices if config.owner.release == "stop"}
+        self._ended_by_owner = {worker.worker_id for worker in config.workers if worker.device in lent}
         self._admission = admission
         self._recovery = recovery
         self._links = links
@@ -119,25 +124,83 @@ class MigrationSupervisor:
         return None
 
     async def start(
-        self, worker: str, deadline_s: float, origin: DrainOrigin, mode: DrainMode = "native"
+        self,
+        worker: str,
+        deadline_s: float,
+        origin: DrainOrigin,
+        mode: DrainMode = "native",
+        reason: str | None = None,
     ) -> DrainView:
         """Begin a drain; admission is closed before anything else is looked at (H51)."""
-        self._drainable(worker)
-        book = DrainBook(f"drn_{secrets.token_hex(8)}", worker, origin, self._wall(), deadline_s, mode=mode)
-        drain = self._open(book)
-        self._admission.close(worker, "drain", f"worker {worker} is draining")
+        (view,) = await self.start_all([worker], deadline_s, origin, mode, reason)
+        return view
+
+    async def start_all(
+        self,
+        workers: Sequence[str],
+        deadline_s: float,
+        origin: DrainOrigin,
+        mode: DrainMode = "native",
+        reason: str | None = None,
+    ) -> list[DrainView]:
+        """Begin drains together, all or none: all are closed before any is moved (B16).
+
+        So nobody goes from one of them to another, to leave that one, too.
+        """
+        for worker in workers:
+            self._drainable(worker)
+        now = self._wall()
+        drains = []
+        for worker in workers:
+            askers = (Asker(origin, now, reason),)
+            name = f"drn_{secrets.token_hex(8)}"
+            drains.append(
+                self._open(DrainBook(name, worker, origin, now, deadline_s, mode=mode, askers=askers))
+            )
+            self._admission.close(worker, "drain", f"worker {worker} is draining")
         try:
-            await drain.save()
+            await save_all(drains)
         except BaseException:
-            self._drains.pop(book.id, None)
-            drain.done.set()
-            self._reopen(worker)
+            for drain in drains:
+                self._drains.pop(drain.book.id, None)
+                drain.done.set()
+            for worker in workers:
+                self._reopen(worker)
             raise
         # Who is on the way to a worker that is given back would only have to leave it again (OP).
         for each in self._drains.values():
-            each.withdraw(Code.NO_TARGET, target=worker)
-        self._launch(drain)
-        return drain.view()
+            for worker in workers:
+                each.withdraw(Code.NO_TARGET, target=worker)
+        for drain in drains:
+            self._launch(drain)
+        return [drain.view() for drain in drains]
+
+    async def join(self, drain: str, origin: DrainOrigin, reason: str | None) -> None:
+        """One more wants the worker of a running drain empty (B16); durable before it returns.
+
+        Over already, or asked by the same already: unchanged.
+        """
+        here = self._drains.get(drain)
+        if here is None or here.book.over:
+            return
+        if here.book.join(Asker(origin, self._wall(), reason)):
+            await here.save()
+
+    async def leave(self, drain: str, origins: Set[DrainOrigin]) -> None:
+        """These want it no more: the drain goes on for whoever else asked, or else is cancelled."""
+        here = self._drains.get(drain)
+        if here is None or here.book.over:
+            return
+        if here.book.leave(origins, self._wall()):
+            await here.save()
+        else:
+            await self.cancel(drain)
+
+    def cleared(self, drain: str, ago_s: float) -> None:
+        """The device of a drain is free since so long: its owner's give-back has measured it (B17)."""
+        here = self._drains.get(drain)
+        if here is not None:
+            here.note_clear(self._wall() - ago_s)
 
     async def preflight(self, worker: str, mode: DrainMode = "native") -> PreflightView:
         """What `start` would do with each session now; nothing is reserved. Raises what `start` raises."""
@@ -277,6 +340,17 @@ class MigrationSupervisor:
         finally:
             drain.done.set()
         self._forget_old()
+        await self._watch(drain)
+
+    async def _watch(self, drain: Evacuation) -> None:
+        """Measure when the device is clear of the sessions that were on the worker (B17)."""
+        book, link = drain.book, self._links.get(drain.book.worker)
+        if book.state != "drained" or link is None or self._store.failed:
+            return
+        if book.worker in self._ended_by_owner and asks(book.askers, OWNERS):
+            return  # its process will be ended, and the give-back measures when the memory is back
+        if await wait_clear(link, self._ledger, set(book.outcomes)):
+            drain.note_clear(self._wall())
 
     def _reopen(self, worker: str) -> None:
         if self.draining(worker) is None:

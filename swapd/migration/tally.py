@@ -21,6 +21,7 @@ PHASES: Final = ("precopy", "freeze", "prepare", "commit", "activate", "first_to
 """The parts of a move that take time. From `freeze` to `first_token` its client waits."""
 PHASE_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 PAUSE_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+CLEAR_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
 FINAL_STATES: Final = tuple(state for state, after in DRAIN_TRANSITIONS.items() if not after)
 
 _MARKS: Final = (
@@ -44,6 +45,7 @@ class Tally:
         self.reused_tokens = 0
         self.recomputed_tokens = 0
         self.pause_s = Distribution(PAUSE_BOUNDS_S)
+        self.clear_s = Distribution(CLEAR_BOUNDS_S)
         self.phases_s = {phase: Distribution(PHASE_BOUNDS_S) for phase in PHASES}
 
     def load(self, db: sqlite3.Connection) -> None:
@@ -59,6 +61,10 @@ class Tally:
         """A drain's state has become durable; only what is over counts."""
         if state in FINAL_STATES:
             self.drains[state] += 1
+
+    def cleared(self, seconds: float) -> None:
+        """Nothing of a drain's sessions is left on its worker's device (B17)."""
+        self.clear_s.add(seconds)
 
     def took(self, result: SessionOutcome, reused_tokens: int) -> None:
         """A move is over: how long its parts took, and what the target did not have to compute."""

@@ -6,7 +6,7 @@ lambda ops: ops.status())`. Refusals arrive as the `SwapdError` that the service
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -72,9 +72,23 @@ class OpsClient:
         return (await self._call(ops.CancelSession(session), ops.SessionAnswer)).session
 
     async def start_drain(
-        self, worker: str, deadline_s: float | None = None, mode: DrainMode = "native"
+        self,
+        worker: str,
+        deadline_s: float | None = None,
+        mode: DrainMode = "native",
+        reason: str | None = None,
     ) -> DrainView:
-        return (await self._call(ops.StartDrain(worker, deadline_s, mode), ops.DrainAnswer)).drain
+        return (await self._call(ops.StartDrain(worker, deadline_s, mode, reason), ops.DrainAnswer)).drain
+
+    async def start_drains(
+        self,
+        workers: Sequence[str],
+        deadline_s: float | None = None,
+        mode: DrainMode = "native",
+        reason: str | None = None,
+    ) -> tuple[DrainView, ...]:
+        request = ops.StartDrains(tuple(workers), deadline_s, mode, reason)
+        return (await self._call(request, ops.DrainsAnswer)).drains
 
     async def drain(self, drain: str) -> DrainView:
         return (await self._call(ops.Drain(drain), ops.DrainAnswer)).drain

@@ -151,8 +151,13 @@ class OpsServer:
                 return ops.SessionAnswer(await service.cancel_session(caller, session))
             case ops.Events():
                 return await self._events(client, command)
-            case ops.StartDrain(worker, deadline_s, mode):
-                return ops.DrainAnswer(await service.start_drain(caller, worker, deadline_s, mode=mode))
+            case ops.StartDrain(worker, deadline_s, mode, reason):
+                return ops.DrainAnswer(
+                    await service.start_drain(caller, worker, deadline_s, mode=mode, reason=reason)
+                )
+            case ops.StartDrains(workers, deadline_s, mode, reason):
+                views = await service.start_drains(caller, workers, deadline_s, mode=mode, reason=reason)
+                return ops.DrainsAnswer(tuple(views))
             case ops.Drain(drain):
                 return ops.DrainAnswer(await service.drain(caller, drain))
             case ops.Drains():

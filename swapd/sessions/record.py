@@ -13,6 +13,7 @@ import msgspec
 from swapd.messages.generation import GenerationSpec, Owner, Sampling
 from swapd.sessions.lifecycle import TerminalState, is_terminal
 from swapd.views import (
+    Asker,
     DrainMode,
     DrainOrigin,
     DrainState,
@@ -104,6 +105,9 @@ class DrainRecord(msgspec.Struct, frozen=True):
     finished_at: float | None
     sessions: tuple[SessionOutcome, ...]
     mode: DrainMode = "native"
+    askers: tuple[Asker, ...] = ()
+    """Empty in records from before there were any: then whoever `origin` names asked."""
+    time_to_clear_s: float | None = None
 
 
 def namespace_salt(namespace: str) -> str:

@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from swapd.messages.generation import PARK
+
 BUCKET_S: Final = 300.0
 ACTIVITY_KEPT_S: Final = 31 * 86_400.0
 
@@ -33,6 +35,8 @@ class Recorded(NamedTuple):
     longest_pause_ms: float | None
     course: Sequence[tuple[float, float, int]]
     """Begin of a step, lent seconds of all devices together, tokens; steps of nothing are left out."""
+    returned: int = 0
+    """Of the moves that were completed, those out of the park."""
 
 
 def bucket_of(at: float) -> int:
@@ -92,12 +96,14 @@ def recorded(db: sqlite3.Connection, since: float, devices: Sequence[str], step_
         sums[what][device] = value
     moves: dict[str, int] = {}
     pauses: list[float] = []
-    for outcome, count, pause_ms in db.execute(
-        "SELECT outcome, count(*), max(json_extract(stats, '$.frozen_ms')) FROM moves"
-        " WHERE finished_at >= ? GROUP BY outcome",
-        (since,),
+    returned = 0
+    for outcome, count, pause_ms, from_park in db.execute(
+        "SELECT outcome, count(*), max(json_extract(stats, '$.frozen_ms')),"
+        " count(*) FILTER (WHERE source_worker = ?) FROM moves WHERE finished_at >= ? GROUP BY outcome",
+        (PARK, since),
     ):
         moves[outcome] = count
+        returned += from_park if outcome == "completed_native" else 0
         if pause_ms is not None:
             pauses.append(pause_ms)
     return Recorded(
@@ -109,6 +115,7 @@ def recorded(db: sqlite3.Connection, since: float, devices: Sequence[str], step_
         moves,
         max(pauses, default=None),
         _course(db, since, step_s),
+        returned,
     )
 
 

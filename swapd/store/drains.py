@@ -8,20 +8,24 @@ from typing import Any, Final
 import msgspec
 
 from swapd.sessions.record import DrainRecord
-from swapd.views import SessionOutcome
+from swapd.views import Asker, SessionOutcome
 
-_COLUMNS: Final = "id, worker, state, origin, mode, deadline_s, created_at, finished_at, sessions"
+_COLUMNS: Final = (
+    "id, worker, state, origin, mode, deadline_s, created_at, finished_at, sessions, askers, time_to_clear_s"
+)
 
 _outcomes = msgspec.json.Decoder(tuple[SessionOutcome, ...])
+_askers = msgspec.json.Decoder(tuple[Asker, ...])
 
 
 def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> bool:
     """Write a drain as it is now; return whether its state is a new one: states are counted once (H180)."""
     old = db.execute("SELECT state FROM drains WHERE id = ?", (drain.id,)).fetchone()
     db.execute(
-        f"INSERT INTO drains ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-        " state = excluded.state, deadline_s = excluded.deadline_s, finished_at = excluded.finished_at,"
-        " sessions = excluded.sessions",
+        f"INSERT INTO drains ({_COLUMNS}) VALUES ({', '.join('?' * 11)}) ON CONFLICT (id) DO UPDATE SET"
+        " state = excluded.state, origin = excluded.origin, deadline_s = excluded.deadline_s,"
+        " finished_at = excluded.finished_at, sessions = excluded.sessions, askers = excluded.askers,"
+        " time_to_clear_s = excluded.time_to_clear_s",
         (
             drain.id,
             drain.worker,
@@ -32,6 +36,8 @@ def save_drain(db: sqlite3.Connection, drain: DrainRecord) -> bool:
             drain.created_at,
             drain.finished_at,
             msgspec.json.encode(drain.sessions).decode(),
+            msgspec.json.encode(drain.askers).decode(),
+            drain.time_to_clear_s,
         ),
     )
     return old is None or old[0] != drain.state
@@ -75,4 +81,6 @@ def _record(row: tuple[Any, ...]) -> DrainRecord:
         created_at=row[6],
         finished_at=row[7],
         sessions=_outcomes.decode(row[8]),
+        askers=_askers.decode(row[9]),
+        time_to_clear_s=row[10],
     )

@@ -208,6 +208,12 @@ def _sign_ins(db: Database) -> None:
     )
 
 
+@MIGRATIONS(name="0006_askers")
+def _askers(db: Database) -> None:
+    db.execute("ALTER TABLE drains ADD COLUMN askers TEXT NOT NULL DEFAULT '[]'")
+    db.execute("ALTER TABLE drains ADD COLUMN time_to_clear_s REAL")
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)

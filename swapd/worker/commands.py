@@ -112,7 +112,7 @@ class Commands:
                 self._discard(move)
                 return out.Done()
             case into.InventoryQuery():
-                return out.Inventory(book.inventory())
+                return out.Inventory(book.inventory(), self._rooms.engine.free_blocks())
             case into.Resend(session=session, epoch=epoch, accepted=accepted, limit=limit):
                 self.send(book.resend(session, epoch, accepted, limit))
                 return out.Done()

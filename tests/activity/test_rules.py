@@ -84,6 +84,9 @@ def test_the_view_has_every_configured_device_and_tells_how_far_the_record_goes_
         ("gpu1", 0.0, 0),
     ]
     assert (view.recorded_since, view.came_first, view.moved, view.lent_s) == (500.0, 2, 3, 60.0)
+    back = activity_view(sums._replace(returned=1), 300.0, ("gpu0",), 300.0)
+    assert (back.moved, back.returned) == (2, 1), "who was parked and came back left its worker once"
+    assert "2 generations moved" in back.sentence
     assert view.course == (ActivityStep(300.0, 30.0, 5), ActivityStep(600.0, 0.0, 7))
     assert activity_view(sums, 600.0, ("gpu0",), 300.0).recorded_since is None
     assert activity_view(sums._replace(first_at=None), 600.0, (), 300.0).recorded_since is None

@@ -14,6 +14,7 @@ import trio
 
 from swapd.api import Event
 from swapd.errors import Code, SwapdError
+from swapd.migration.askers import check_reason
 from swapd.migration.drains import check_deadline
 from swapd.views import (
     Caller,
@@ -142,6 +143,7 @@ class ServiceDouble(LentDevices):
         self.known: dict[str, SessionDouble] = {}
         self.asked: list[NewSession] = []
         self.drains_started: list[tuple[str, float | None, str]] = []
+        self.reasons_started: list[str | None] = []
         self.modes_started: list[str] = []
         self.drains_cancelled: list[str] = []
         self.drain_views: list[DrainView] = [self._drain()]
@@ -251,15 +253,29 @@ class ServiceDouble(LentDevices):
         deadline_s: float | None = None,
         origin: DrainOrigin = "operator",
         mode: DrainMode = "native",
+        reason: str | None = None,
     ) -> DrainView:
         check_deadline(deadline_s)
+        reason = check_reason(reason)
         if worker != "a":
             raise SwapdError(Code.WORKER_UNKNOWN)
         if self.drains_started:
             raise SwapdError(Code.DRAIN_EXISTS, "d1")
         self.drains_started.append((worker, deadline_s, origin))
         self.modes_started.append(mode)
+        self.reasons_started.append(reason)
         return self._drain(worker, origin)
+
+    async def start_drains(
+        self,
+        caller: Caller,
+        workers: Sequence[str],
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
+        reason: str | None = None,
+    ) -> Sequence[DrainView]:
+        return [await self.start_drain(caller, each, deadline_s, origin, mode, reason) for each in workers]
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         for view in self.drain_views:

@@ -90,6 +90,17 @@ async def test_names_are_never_markup(owner, service):
         assert HOSTILE.encode() not in (await owner.get(path)).body
 
 
+async def test_who_came_back_from_memory_is_told_apart(owner, service):
+    """B3: a park and the way back are one time that a generation had to go."""
+    service.happened_since = msgspec.structs.replace(
+        service.happened_since, moves={"completed_native": 3, "parked": 2}, moved=3, returned=2
+    )
+    page = words(await owner.get("/away"))
+    assert re.search(r"1 .{0,3}went on elsewhere, nothing computed again", page)
+    assert re.search(r"2 .{0,3}waited in memory", page)
+    assert re.search(r"2 .{0,3}came back from memory", page)
+
+
 async def test_without_devices_and_moves_the_report_says_so(owner, service):
     service.happened_since = msgspec.structs.replace(
         service.happened_since, devices=(), moves={}, longest_pause_ms=None

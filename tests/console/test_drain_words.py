@@ -5,10 +5,29 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from console.pages.drain_words import MODES, OFFERED, fate, foreseen, outcomes, reason, tell
+from console.pages.drain_words import (
+    MODES,
+    OFFERED,
+    fate,
+    foreseen,
+    outcomes,
+    reason,
+    reasons,
+    tell,
+    why,
+)
 from swapd.errors import REASONS, Code
 from swapd.migration.transaction import Phase
-from swapd.views import DrainMode, DrainState, DrainView, Foreseen, Outcome, SessionOutcome
+from swapd.views import (
+    Asker,
+    DrainMode,
+    DrainOrigin,
+    DrainState,
+    DrainView,
+    Foreseen,
+    Outcome,
+    SessionOutcome,
+)
 
 
 def each(session: str, outcome: Outcome | None = None, code: str | None = None, **fields) -> SessionOutcome:
@@ -53,6 +72,31 @@ def moving(number: int, phase: str = "precopying") -> SessionOutcome:
 def test_a_drain_is_told_in_one_sentence(view: DrainView, sentence: str) -> None:
     """H54"""
     assert tell(view).sentence == sentence
+
+
+def test_a_drain_that_a_take_back_joined_says_so() -> None:
+    """B16: it no longer says that an operator asked, and nothing else."""
+    asked = (Asker("operator", 100.0, "a new driver"), Asker("take_back_now", 101.0, "gpu0: taken back"))
+    view = msgspec.structs.replace(drain(), origin="take_back_now", askers=asked)
+    assert why(view) == "an operator asked for it and the owner took it back"
+    assert reasons(view) == ["a new driver", "gpu0: taken back"]
+    gone = (asked[0], msgspec.structs.replace(asked[1], until=102.0))
+    assert why(msgspec.structs.replace(view, origin="operator", askers=gone)) == (
+        "an operator asked for it and the owner took it back for a while"
+    )
+
+
+def test_a_drain_of_an_earlier_version_names_its_origin() -> None:
+    assert why(msgspec.structs.replace(drain(), origin="owner_pressure")) == "the owner's work came back"
+
+
+@pytest.mark.parametrize("origin", DrainOrigin.__args__)
+def test_every_origin_has_words_while_it_asks_and_after(origin: DrainOrigin) -> None:
+    told = {
+        why(msgspec.structs.replace(drain(), askers=(Asker(origin, 1.0, None, until),)))
+        for until in (None, 2.0)
+    }
+    assert len(told) == 2
 
 
 def test_the_longest_pause_is_that_of_any_session() -> None:

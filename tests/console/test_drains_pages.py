@@ -11,7 +11,7 @@ import pytest
 from console.pages.drain_words import ROWS
 from console.pages.drains import HISTORY
 from swapd.errors import Code, SwapdError
-from swapd.views import DrainView, Foreseen, PreflightView, QuarantineView, SessionOutcome
+from swapd.views import Asker, DrainView, Foreseen, PreflightView, QuarantineView, SessionOutcome
 from tests.console.browser import Browser
 from tests.console.service_double import OPERATOR, TENANT, worker_view
 
@@ -154,8 +154,15 @@ async def test_an_owner_starts_a_drain_and_sees_it(client, service, deadline, st
     assert len(service.drains_started) == 1
 
 
-@pytest.mark.parametrize("fields", [{"deadline_s": "soon"}, {"deadline_s": "-1"}, {"deadline_s": "nan"},
-                                    {"mode": "magic"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"deadline_s": text} for text in ("soon", "-1", "nan")),
+        {"mode": "magic"},
+        {"reason": "x" * 201},
+        {"reason": "a\nb"},
+    ],
+)
 async def test_a_drain_that_cannot_be_is_refused_with_the_reason(client, service, fields):
     """A23"""
     owner = await Browser(client).sign_in()
@@ -228,6 +235,40 @@ async def test_a_great_drain_lists_those_first_that_need_a_look(client, service)
     assert f"Of {ROWS + 1} generations {ROWS} would move and 1 would stay." in told
     assert "z ▲ Stays" in told
     assert "1 more is counted and not listed." in told
+
+
+async def test_a_drain_says_who_asked_and_in_which_words(client, service):
+    """B16: in the list, in its history and on its page, each as text."""
+    asked = (Asker("operator", 1000.0, HOSTILE), Asker("take_back_now", 1001.0, "gpu0: taken back"))
+    joined = msgspec.structs.replace(RUNNING, origin="take_back_now", reason=HOSTILE, askers=asked)
+    over = msgspec.structs.replace(joined, id="drn_0", state="drained", finished_at=1002.0)
+    service.drain_views = [joined, over]
+    service.worker_views = [worker_view("a", drain="drn_1")]
+    for path, times in (("/drains", 2), ("/drains/drn_1", 1), ("/drains/drn_0", 1)):
+        reply = await client.ask("GET", path, token=OPERATOR)
+        assert plain(reply).count("an operator asked for it and the owner took it back") == times, path
+        assert plain(reply).count("gpu0: taken back") == times, path
+        assert b"<script>alert" not in reply.body, path
+    owner = await Browser(client).sign_in()
+    assert "another drain begins at once" in plain(await owner.get("/drains/drn_1"))
+
+
+async def test_a_drain_says_when_nothing_was_left_on_the_device(client, service):
+    """B17: apart from when its sessions were away; and when it was not measured."""
+    service.drain_views = [msgspec.structs.replace(OVER, time_to_clear_s=4.5)]
+    assert "Took 3.0 s Nothing left on the device after 4.5 s" in await page(client, "/drains/drn_0")
+    service.drain_views = [OVER]
+    assert "Nothing left on the device not measured" in await page(client, "/drains/drn_0")
+    service.drain_views = [RUNNING]
+    assert "Nothing left on the device" not in await page(client, "/drains/drn_1")
+
+
+async def test_an_owner_says_why_a_drain_begins(client, service):
+    """B16"""
+    owner = await Browser(client).sign_in()
+    assert b'name="reason"' in (await owner.get("/drains/new?worker=a")).body
+    await owner.post("/drains", {"worker": "a", "reason": " a new driver "})
+    assert service.reasons_started == ["a new driver"]
 
 
 # Operators --------------------------------------------------------------------------------------------

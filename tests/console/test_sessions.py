@@ -378,10 +378,24 @@ async def test_a_drain_is_accepted_with_its_address(client, service):
     ("body", "status"),
     [(b'{"deadline_s":0}', 422), (b'{"deadline_s":-1}', 422), (b'{"deadline_s":1e300}', 422), (b"[]", 422),
      (b'{"origin":"nobody"}', 422), (b'{"x":1}', 422), (b"{", 400), (b"{}", 202),
-     (b'{"origin":"shutdown"}', 202)],
+     (b'{"origin":"shutdown"}', 202), (b'{"reason":"a new driver"}', 202), (b'{"reason":1}', 422),
+     (b'{"reason":"a\\nb"}', 422), (b'{"reason":"%s"}' % (b"x" * 201), 422)],
 )  # fmt: skip
 async def test_a_drains_body_is_checked(client, body, status):
     assert (await client.ask("POST", "/v1/workers/a/drains", body, token=OPERATOR)).status == status
+
+
+async def test_several_workers_are_drained_by_one_call(client, service):
+    """B16: with the words and the deadline for each."""
+    body = b'{"workers":["a"],"deadline_s":9,"reason":"a new driver","origin":"shutdown"}'
+    reply = await client.ask("POST", "/v1/drains", body, token=OPERATOR)
+    assert (reply.status, [view["id"] for view in reply.json["drains"]]) == (202, ["d1"])
+    assert service.drains_started == [("a", 9.0, "shutdown")]
+    assert service.reasons_started == ["a new driver"]
+    tenant = await client.ask("POST", "/v1/drains", body)
+    assert (tenant.status, tenant.code) == (403, "operator_required")
+    for wrong, status in ((b"{}", 422), (b'{"workers":"a"}', 422), (b'{"workers":["a"],"x":1}', 422)):
+        assert (await client.ask("POST", "/v1/drains", wrong, token=OPERATOR)).status == status
 
 
 async def test_a_dry_run_says_what_would_become_of_each_and_begins_nothing(client, service):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.devices.fake_nvml import LOST, FakeCard, FakeNvml, FakeUse, compiler
+from tests.devices.fake_nvml import GIB, LOST, FakeCard, FakeNvml, FakeProcess, FakeUse, compiler
 from tests.e2e.deployment import TOKEN, Deployment, reading
 from tests.e2e.test_lending_sim import device, gone, state, until
 from tests.e2e.test_sim import prompt, reference
@@ -260,13 +260,30 @@ selector = "{other.uuid}"
         worker = deployment.worker_ready("a")
         assert worker is not None
         async with reading(deployment, session) as readings:
-            driver.card(util=95, uses=[FakeUse(worker.pid, sm=95)])
+            ours = [FakeProcess(worker.pid, bytes=8 * GIB)]
+            driver.card(util=95, uses=[FakeUse(worker.pid, sm=95)], used=9 * GIB, processes=ours)
             await readings[0].wait_tokens(len(readings[0].tokens) + 100)
             view = await device(deployment, "gpu")
             assert (view["state"], view["reading_pct"]) == ("lent", 0.0)
             driver.card(util=95, uses=[FakeUse(worker.pid, sm=35), FakeUse(os.getpid(), sm=60)])
+            with trio.fail_after(60):
+                while True:
+                    if gone(worker.pid):
+                        break
+                    await trio.sleep(0.02)
+            # The process is gone, its memory is not yet: the card is not free.
+            view = await device(deployment, "gpu")
+            assert view["state"] == "vacating"
+            drain = await deployment.call("GET", f"/v1/drains/{view['last_give_back']['drains'][0]}")
+            assert (drain["state"], drain["origin"]) == ("drained", "owner_pressure")
+            assert drain["time_to_clear_s"] is None
+            driver.card(used=GIB, processes=[])
             view = await until(deployment, "gpu", state("free"))
-            assert view["last_give_back"]["why"] == "pressure"
+            back = view["last_give_back"]
+            assert (back["why"], back["memory_back"]) == ("pressure", True)
+            drain = await deployment.call("GET", f"/v1/drains/{drain['id']}")
+            assert 0 < drain["finished_at"] - drain["created_at"] < drain["time_to_clear_s"]
+            assert drain["time_to_clear_s"] <= back["free_in_s"] + 0.1
             assert gone(worker.pid)
             assert await deployment.where(session) == "b"
             driver.card(util=0, uses=[])

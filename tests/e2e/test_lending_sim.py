@@ -173,6 +173,7 @@ async def test_take_back_now_moves_eight_sessions_and_stops_the_worker(running: 
         assert back["free_in_s"] > 0
         drain = await running.call("GET", f"/v1/drains/{back['drains'][0]}")
         assert (drain["state"], drain["origin"]) == ("drained", "take_back_now")
+        assert drain["finished_at"] - drain["created_at"] <= drain["time_to_clear_s"] + 0.001
         assert {s["outcome"] for s in drain["sessions"]} <= {"completed_native", "cancelled"}
         await running.call("DELETE", "/v1/devices/core0/take-back")
     for number, one in enumerate(readings):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import trio
 from swapd.device_views import TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.lending.verdict import Quiet
+from swapd.store.drains import open_drains
 from tests.lending.world import OWNER, Clock, lending
+from tests.migration.world import World
 
 
 def owner(**changes: Any) -> Any:
@@ -45,6 +49,8 @@ async def test_pressure_moves_what_runs_stops_the_worker_and_gives_the_device_ba
         assert await lent.stored_give_back(lent.a) == view
         drain = await world.supervisor.view(view.drains[0])
         assert (drain.state, drain.origin) == ("drained", "owner_pressure")
+        assert drain.reason is not None
+        assert drain.reason.startswith("device of_a: ")
         assert [s.outcome for s in drain.sessions] == ["completed_native"]
         lent.feed_for(35)
         assert lent.a.verdict is not None
@@ -125,6 +131,100 @@ async def test_a_take_back_joins_the_drain_that_is_there(tmp_path: Path) -> None
         assert lent.a.give_back.drains == (drain.id,)
         assert await world.rows("SELECT outcome FROM moves") == [("completed_native",)]
         world.check_baseline()
+
+
+async def test_a_drain_that_a_take_back_joins_says_so_and_goes_on_without_it(tmp_path: Path) -> None:
+    """B16: the owner's wish ends, the operator's does not."""
+    async with lending(tmp_path, owner(release="keep")) as lent:
+        world = lent.world
+        await world.session(worker="a", tokens=0)
+        world.b.state = "starting"  # nowhere to begin anew
+        drain = await world.supervisor.start("a", 60.0, "operator", reason="a new driver")
+        await lent.desk.take_back("of_a", TakeBack())
+        book = await lent_drain(lent, "a")
+        await lent.until(lambda: book.origin == "take_back_now")
+        assert [each.origin for each in book.askers] == ["operator", "take_back_now"]
+        await lent.desk.lend("of_a")
+        await lent.until(lambda: book.origin == "operator")
+        assert book.askers[1].until is not None
+        view = await world.supervisor.view(drain.id)
+        assert (view.state, view.origin, view.reason) == ("running", "operator", "a new driver")
+        await lent.until(lambda: lent.a.state in ("refused", "lent"))
+        assert not world.admission.admitting("a"), "the operator still wants it empty"
+
+
+async def test_pressure_that_becomes_a_take_back_changes_the_drains_origin(tmp_path: Path) -> None:
+    """B16: by the owner, once; and it is cancelled when the owner wants nothing any more."""
+    async with lending(tmp_path, owner(release="keep")) as lent:
+        world = lent.world
+        await world.session(worker="a", tokens=0)
+        world.b.state = "starting"
+        lent.feed_for(15, a=50.0)
+        book = await lent_drain(lent, "a")
+        assert book.origin == "owner_pressure"
+        await lent.desk.take_back("of_a", TakeBack())
+        await lent.until(lambda: book.origin == "take_back_now")
+        assert [(each.origin, each.until is None) for each in book.askers] == [
+            ("owner_pressure", False),
+            ("take_back_now", True),
+        ]
+
+
+async def test_workers_of_one_device_are_drained_together(tmp_path: Path) -> None:
+    """B16: one device's take-back with several workers moves nobody from one of them to another."""
+    async with lending(tmp_path, workers={"c": "of_a"}) as lent:
+        world = lent.world
+        sessions = [await world.session(f"s{worker}", worker) for worker in ("a", "c")]
+        await lent.desk.take_back("of_a", TakeBack())
+        await lent.until_state(lent.a, "free")
+        assert {session.record.owner.worker for session in sessions if session.record.owner} == {"b"}
+        assert [session.record.epoch for session in sessions] == [2, 2]
+        assert lent.a.give_back is not None
+        assert len(lent.a.give_back.drains) == 2
+
+
+async def test_an_owner_who_comes_home_closes_all_devices_before_anybody_moves(tmp_path: Path) -> None:
+    """B16: nobody flees from one device to the other that is wanted, too."""
+    async with lending(tmp_path, owner(presence="auto", lend_when="locked"), lent=False) as lent:
+        world = lent.world
+        lent.desk.attendance_changed("locked", None)
+        lent.feed_for(5)
+        await lent.until_state(lent.a, "lent")
+        sessions = [await world.session(f"s{worker}", worker) for worker in ("a", "b")]
+        lent.desk.attendance_changed("unlocked", None)
+        for worker in ("a", "b"):
+            await lent_drain(lent, worker)
+        for worker in ("a", "b"):
+            book = await lent_drain(lent, worker)
+            await lent.until(lambda: f"s{worker}" in book.outcomes)  # noqa: B023
+            assert book.outcomes[f"s{worker}"].reason == Code.NO_TARGET
+        assert [session.record.epoch for session in sessions] == [1, 1]
+
+
+async def test_a_drain_for_an_owner_is_clear_when_the_devices_memory_is_back(tmp_path: Path) -> None:
+    """B17: not when the engine has let go of the blocks, whose memory its process still has."""
+    clock = Clock()
+    async with lending(tmp_path, clock=clock, wall=clock) as lent:
+        world, gib = lent.world, 1 << 30
+        await world.session(worker="a")
+        world.a.stops_by_itself = False
+        lent.feed(lent.a, 5.0, memory_used_bytes=9 * gib, lender_memory_bytes=8 * gib)
+        await lent.desk.take_back("of_a", TakeBack())
+        await lent.until(lambda: world.a.state == "stopped")
+        assert lent.a.give_back is not None
+        (drain,) = lent.a.give_back.drains
+        for _ in range(10):  # time enough to ask the engine, which holds nothing
+            await world.table.wait_activity(0.02)
+        view = await world.supervisor.view(drain)
+        assert (view.state, view.time_to_clear_s) == ("drained", None)
+        clock.now += 2.0
+        world.a.end()
+        await lent.until(lambda: world.a.at_rest)
+        clock.now += 0.5
+        lent.feed(lent.a, 5.0, memory_used_bytes=gib, lender_memory_bytes=0)
+        await lent.until_state(lent.a, "free")
+        assert (await world.supervisor.view(drain)).time_to_clear_s == 2.5
+        assert lent.a.give_back.free_in_s == 2.5
 
 
 async def test_what_can_go_nowhere_may_finish_and_then_ends_retryably(tmp_path: Path) -> None:
@@ -267,6 +367,8 @@ async def test_memory_that_does_not_come_back_is_told_and_not_waited_for(tmp_pat
         await lent.until_state(lent.a, "free")
         assert lent.a.give_back is not None
         assert lent.a.give_back.memory_back is False
+        for drain in lent.a.give_back.drains:
+            assert (await lent.world.supervisor.view(drain)).time_to_clear_s is None
 
 
 async def test_a_restart_takes_a_give_back_up_and_starts_no_worker(tmp_path: Path) -> None:
@@ -292,6 +394,37 @@ async def test_a_restart_takes_a_give_back_up_and_starts_no_worker(tmp_path: Pat
         assert (await lent.kinds(lent.a)).count("vacating") == 1
         clock.now += 3600
         await lent.until(lambda: lent.a.taken_back is None)
+
+
+async def test_a_drain_for_a_wish_that_ended_while_the_service_was_down_is_over(tmp_path: Path) -> None:
+    """B16: it is taken up, nobody asks for it any more, and its worker is open again."""
+    clock = Clock()
+    async with lending(tmp_path, clock=clock, migration_enabled=False) as lent:
+        await lent.world.session()
+        lent.quiet = Quiet(active=True)
+        book = await lent_drain(lent, "a")
+        assert book.origin == "owner_pressure"
+
+    def resume(world: World) -> None:
+        with closing(sqlite3.connect(world.config.database_path)) as db:
+            for record in open_drains(db):
+                world.supervisor.resume(record)
+
+    async with lending(
+        tmp_path,
+        lent=False,
+        clock=clock,
+        prepare=resume,
+        stored=["s"],
+        attach=False,  # whether it still has the session is not known yet
+        migration_enabled=False,
+    ) as lent:
+        await lent.until(lambda: lent.world.supervisor.draining("a") is None)
+        view = await lent.world.supervisor.view(book.id)
+        assert view.state == "cancelled"
+        session = lent.world.table.get("s")
+        assert session is not None
+        assert not session.over
 
 
 async def test_a_device_that_its_owner_had_rests_after_a_restart(tmp_path: Path) -> None:

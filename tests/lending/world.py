@@ -5,7 +5,7 @@ Time is the test's: `clock` is boot time and wall clock at once, and moves when 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,12 +109,17 @@ async def lending(
     devices: Sequence[str] = ("of_a", "of_b"),
     prepare: Callable[[World], None] = lambda world: None,
     clock: Clock | None = None,
+    workers: Mapping[str, str] = {},
     **changes: Any,
 ) -> AsyncIterator[Lending]:
-    """A running desk. `lent`: the owner is known and idle, so that both devices are lent."""
-    workers = [WorkerConfig(worker_id=name, engine="sim", device=f"of_{name}") for name in ("a", "b")]
+    """A running desk. `lent`: the owner is known and idle, so that both devices are lent.
+
+    `workers`: more of them than a and b, and the device of each.
+    """
+    places = {"a": "of_a", "b": "of_b", **workers}
+    known = [WorkerConfig(worker_id=name, engine="sim", device=device) for name, device in places.items()]
     entries = tuple(DeviceConfig(name=name, kind="cpu", cores=(0,)) for name in devices)
-    async with open_world(path, workers, devices=entries, owner=owner, **changes) as world:
+    async with open_world(path, known, devices=entries, owner=owner, **changes) as world:
         prepare(world)
         clock = clock or Clock()
         desk = LendingDesk(

@@ -15,6 +15,7 @@ from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import ScheduleLog, StepRecord
 from swapd.migration.drains import check_deadline
 from swapd.views import (
+    Asker,
     Caller,
     DrainMode,
     DrainOrigin,
@@ -180,6 +181,7 @@ class ServiceDouble(LentDevices):
         deadline_s: float | None = None,
         origin: DrainOrigin = "operator",
         mode: DrainMode = "native",
+        reason: str | None = None,
     ) -> DrainView:
         check_deadline(deadline_s)
         self._enter(caller)
@@ -198,8 +200,24 @@ class ServiceDouble(LentDevices):
                 SessionOutcome(session=view.id, outcome=None, reason=None, phase="planned")
                 for view in self.views.values()
             ),
+            mode=mode,
+            reason=reason,
+            askers=(Asker(origin, 0.0, reason),),
         )
         return self.drain_views[drain]
+
+    async def start_drains(
+        self,
+        caller: Caller,
+        workers: Sequence[str],
+        deadline_s: float | None = None,
+        origin: DrainOrigin = "operator",
+        mode: DrainMode = "native",
+        reason: str | None = None,
+    ) -> Sequence[DrainView]:
+        if unknown := [worker for worker in workers if worker not in ("a", "b")]:
+            raise SwapdError(Code.WORKER_UNKNOWN, unknown[0])
+        return [await self.start_drain(caller, each, deadline_s, origin, mode, reason) for each in workers]
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
         self._enter(caller)

@@ -24,6 +24,8 @@ COMMANDS: list[ops.OpsCommand] = [
     ops.Events("ses_1", 4),
     ops.StartDrain("a", 5.0),
     ops.StartDrain("a", None, "park"),
+    ops.StartDrain("a", reason="a new driver"),
+    ops.StartDrains(("a", "b"), 5.0, "park", "a new driver"),
     ops.Drain("drn_1"),
     ops.Drains(),
     ops.CancelDrain("drn_1"),

@@ -100,6 +100,20 @@ async def test_right_bytes_of_something_else_are_refused(bench: Bench, changes: 
     bench.park.settle("mov")
 
 
+async def test_another_decode_state_or_a_manifest_that_changed_is_not_kept(bench: Bench) -> None:
+    """H78, H89: the park verifies what a worker would; a refused session leaves nothing behind."""
+    honest = bench.manifest()
+    for state in ((), honest.state[1:], decode_state(SPEC, (7, 8, 1))):
+        await bench.reserve()
+        assert await bench.prepare(bench.manifest(state=state)) == Code.MANIFEST_MISMATCH
+        bench.park.settle("mov")
+    await bench.reserve()
+    changed = msgspec.structs.replace(honest, blocks=honest.blocks[::-1])
+    assert await bench.prepare(changed) == Code.CHECKSUM_MISMATCH
+    bench.park.settle("mov")
+    assert not bench.park.holds("s")
+
+
 async def test_a_position_that_did_not_come_is_noticed(bench: Bench) -> None:
     """H75: nothing may be missing, or it would be computed again."""
     await bench.reserve()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swapd.device_views import DeviceEvent, GiveBackView
+from swapd.messages.generation import PARK, Owner
 from swapd.sessions.record import Terminal
 from swapd.store.activity import BUCKET_S, add_activity, bucket_of, count_tokens, prune_activity, recorded
 from swapd.store.devices import EVENTS_KEPT, add_device_event, device_events, save_give_back
@@ -149,9 +151,19 @@ def test_moves_and_give_backs_are_read_from_their_own_records(db: sqlite3.Connec
         save_give_back(db, device, GiveBackView(why, T0 + at, 1.0, ()))
     save_give_back(db, "gpu0", GiveBackView("pressure", T0 - 1000, 1.0, ()))
     found = recorded(db, T0 - 1, ("gpu0", "gpu1", "gpu2"), 300.0)
-    assert found.moves == {"completed_native": 2, "aborted_source_resumed": 1}
+    assert (found.moves, found.returned) == ({"completed_native": 2, "aborted_source_resumed": 1}, 0)
     assert found.longest_pause_ms == 120.0
     assert found.given_back == {"gpu0": {"pressure": 2, "game": 1}, "gpu1": {"game": 1}, "gpu2": {}}
+
+
+def test_ways_back_from_the_park_are_told_apart(db: sqlite3.Connection) -> None:
+    """B3: only those that were completed."""
+    for number, outcome in enumerate(("completed_native", "completed_native", "aborted_source_resumed")):
+        back = msgspec.structs.replace(move(f"m{number}", f"s{number}"), source=Owner(PARK, "p"))
+        plan_move(db, back)
+        assert finish_move(db, back.id, outcome, None, None, T0)  # type: ignore[arg-type]
+    found = recorded(db, T0 - 1, (), 300.0)
+    assert (found.moves["completed_native"], found.returned) == (2, 2)
 
 
 def test_buckets_are_forgotten_after_their_time(db: sqlite3.Connection) -> None:

@@ -6,10 +6,11 @@ import sqlite3
 
 import msgspec
 
+from swapd.migration.records import drain_view
 from swapd.sessions.record import DrainRecord
 from swapd.store.drains import load_drain, open_drains, recent_drains, save_drain
 from swapd.store.meta import next_generation
-from swapd.views import SessionOutcome
+from swapd.views import Asker, SessionOutcome
 
 DRAIN = DrainRecord("d1", "gpu0", "running", "operator", 600.0, 10.0, None, ())
 OUTCOMES = (
@@ -26,6 +27,26 @@ def test_a_drain_is_read_as_it_was_last_saved(db: sqlite3.Connection) -> None:
     save_drain(db, ended)
     assert load_drain(db, "d1") == ended
     assert load_drain(db, "nobody") is None
+
+
+def test_who_asked_and_when_it_was_clear_are_kept(db: sqlite3.Connection) -> None:
+    """B16, B17: also what becomes known later."""
+    asked = (Asker("operator", 10.0, "a new driver"),)
+    save_drain(db, msgspec.structs.replace(DRAIN, askers=asked))
+    joined = msgspec.structs.replace(
+        DRAIN, origin="take_back_now", askers=(*asked, Asker("take_back_now", 12.0)), time_to_clear_s=3.25
+    )
+    assert not save_drain(db, joined), "its state is no other one"
+    assert load_drain(db, "d1") == joined
+
+
+def test_a_drain_of_before_there_were_askers_says_who_asked(db: sqlite3.Connection) -> None:
+    """B16"""
+    save_drain(db, msgspec.structs.replace(DRAIN, origin="owner_pressure"))
+    db.execute("UPDATE drains SET askers = '[]'")
+    record = load_drain(db, "d1")
+    assert record is not None
+    assert drain_view(record).askers == (Asker("owner_pressure", 10.0),)
 
 
 def test_running_and_blocked_drains_are_open_after_a_restart(db: sqlite3.Connection) -> None:

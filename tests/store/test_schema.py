@@ -23,6 +23,7 @@ def test_a_database_is_migrated_once(db: sqlite3.Connection) -> None:
         ("0003_quarantines",),
         ("0004_activity",),
         ("0005_sign_ins",),
+        ("0006_askers",),
     ]
 
 
