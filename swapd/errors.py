@@ -72,6 +72,7 @@ class Code(StrEnum):
     STEP_TIMEOUT = "step_timeout"
     SOURCE_LOST = "source_lost"
     TARGET_LOST = "target_lost"
+    TARGET_FAILED = "target_failed"
     DEADLINE = "deadline"
     DRAIN_CANCELLED = "drain_cancelled"
     SESSION_CANCELLED = "session_cancelled"
@@ -189,6 +190,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.STEP_TIMEOUT: Reason(504, True, "A step of the move took too long."),
     Code.SOURCE_LOST: Reason(503, True, "The source worker is gone."),
     Code.TARGET_LOST: Reason(503, True, "The target worker is gone."),
+    Code.TARGET_FAILED: Reason(503, True, "The target worker failed when the session was already its own."),
     Code.DEADLINE: Reason(409, True, "The drain's deadline has passed."),
     Code.DRAIN_CANCELLED: Reason(409, False, "The drain was cancelled."),
     Code.SESSION_CANCELLED: Reason(409, False, "The session was cancelled."),

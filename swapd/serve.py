@@ -315,7 +315,9 @@ class Coordinator:
             open_ones = open_moves(db)
             for move in open_ones:
                 outcome: Outcome = "aborted_source_resumed"
-                if move.state == "committed":
+                if move.outcome is not None:
+                    outcome = move.outcome  # decided by its commit
+                elif move.state == "committed":
                     outcome = "parked" if move.target.worker == PARK else "completed_native"
                 finish_move(db, move.id, outcome, Code.COORDINATOR_RESTART, None, now)
             return open_ones

@@ -190,15 +190,16 @@ class DrainView(msgspec.Struct, frozen=True):
     yet, or it could not be: the drain was cancelled, or the memory did not come back in time."""
 
 
-Leave = Literal["move", "park", "replay"]
-"""How a session leaves a worker: with its KV to another one, or to host memory; or rebuilt elsewhere."""
-Would = Literal["move", "park", "replay", "wait", "stay", "end"]
+Leave = Literal["move", "park", "replay", "anew"]
+"""How a session leaves a worker: with its KV to another one, or to host memory; or rebuilt elsewhere.
+`anew` is for one of which nothing has come yet: another worker begins it from its prompt (B18)."""
+Would = Literal["move", "park", "replay", "anew", "wait", "stay", "end"]
 """What a drain would do with a session.
 
-move, park, replay  at once
-wait                not at once: `then`, once what `reason` names is over
-stay                it goes on where it is, and the drain stays open until something changes, or it ends
-end                 its last tokens are on their way
+move, park, replay, anew  at once
+wait                      not at once: `then`, once what `reason` names is over
+stay                      it goes on where it is, and the drain stays open until something changes, or it ends
+end                       its last tokens are on their way
 """
 
 

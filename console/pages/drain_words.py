@@ -10,7 +10,7 @@ from console.phrases import pause, plural
 from swapd.errors import REASONS, Code
 from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome, Would
 
-_LOOKED_AT: Final[tuple[Would, ...]] = ("stay", "wait", "park", "replay", "move", "end")
+_LOOKED_AT: Final[tuple[Would, ...]] = ("stay", "wait", "park", "replay", "anew", "move", "end")
 
 
 class Tag(NamedTuple):
@@ -79,6 +79,7 @@ _WOULD: Final[Mapping[str, Tag]] = {
     "move": Tag("lent", "→", "Moves"),
     "park": Tag("", "◫", "Is parked"),
     "replay": Tag("", "↻", "Is rebuilt"),
+    "anew": Tag("", "↻", "Begins anew"),
     "wait": Tag("", "…", "Waits"),
     "stay": Tag("rising", "▲", "Stays"),
     "end": Tag("", "○", "Ends"),
@@ -176,7 +177,7 @@ def fate(each: Foreseen) -> tuple[Tag, str]:
     why = reason(each.reason, each.detail)
     where = f" to {each.target}" if each.target else ""
     if each.would == "wait":
-        how = {"move": "moves", "park": "is parked", "replay": "is rebuilt"}
+        how = {"move": "moves", "park": "is parked", "replay": "is rebuilt", "anew": "begins anew"}
         after = f"Then it {how[each.then]}{where}." if each.then else "Then it is looked at again."
         return _WOULD["wait"], f"{why or 'It is just on its way.'} {after}"
     if each.would == "stay":
@@ -187,6 +188,7 @@ def fate(each: Foreseen) -> tuple[Tag, str]:
         "move": f"To {each.target}, with all it has computed.",
         "park": "To host memory, until a worker has room.",
         "replay": f"On {each.target}, from its text so far.",
+        "anew": f"On {each.target}, from its prompt: nothing has come of it yet.",
     }[each.would]
 
 
@@ -205,6 +207,7 @@ def foreseen(sessions: Iterable[Foreseen]) -> str:
         "move": "would move",
         "park": "would be parked",
         "replay": "would be rebuilt",
+        "anew": "would begin anew elsewhere",
         "wait": "would leave a little later",
         "stay": "would stay",
         "end": "are about to end",
@@ -271,9 +274,11 @@ def _after(each: SessionOutcome, over: bool) -> str:
         case "completed_native":
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."
-        case "completed_replay" | "completed_redispatch":
+        case "completed_replay":
             computed = each.recomputed_tokens
             return "Being rebuilt." if computed is None else f"{plural(computed, 'token')} computed again."
+        case "completed_redispatch":
+            return "Nothing had come of it yet."
         case "parked" if each.reason == Code.PARK_FULL:
             return "It waits without its KV, which is computed again once a worker has room."
         case "parked":

@@ -1,7 +1,7 @@
 """What becomes of a session whose device its owner wants back: one step down the ladder at a time. Pure.
 
     1. native: the drain moves it, the KV with it                      (the drain's own work)
-    2. anew: nothing has come of it yet, so another worker begins it   (repeats nothing, B18)
+    2. anew: nothing has come of it yet, so another worker begins it   (as in any drain; even with moves off)
     3. replay: another worker rebuilds it from its transcript          (if its client permits that)
     4. park: kept in host memory until there is room                   (if the owner chose that, B3)
     5. free: it waits without its KV and is replayed when there is room  (if the owner chose that it waits,

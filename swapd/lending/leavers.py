@@ -51,7 +51,7 @@ class Leavers:
         """One step for a session, `waiting_s` after its device was wanted back. Raises `store_failed`."""
         step = fallback(self._seen(session), self._owner, waiting_s=waiting_s, grace_s=self._grace_s)
         if step == "anew":
-            self._recovery.place_anew(session)
+            self._supervisor.begin_anew_soon(session)
         elif step == "replay":
             self._recovery.send_to_another(session, cold=False)
         elif step == "park":
@@ -79,7 +79,7 @@ class Leavers:
             unread_s=trio.current_time() - unread if unread is not None else 0.0,
             replay_permitted=session.record.allow_replay_fallback,
             reason=Code(reason) if reason in _CODES else None,
-            room=self._recovery.has_room(session),
+            room=self._recovery.again.has_room(session),
             others_starting=any(link.state == "starting" for link in self._others),
             can_park=self._supervisor.can_park(session),
         )

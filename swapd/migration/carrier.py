@@ -5,9 +5,11 @@ A move is borrowed for first (`borrow`); then it must be carried, for only that 
 
 from __future__ import annotations
 
+import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import trio
@@ -15,15 +17,19 @@ import trio
 from swapd import failpoints
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import EngineInfo
-from swapd.messages.generation import PARK
+from swapd.messages.from_worker import Done, EngineInfo
+from swapd.messages.generation import PARK, Owner
+from swapd.messages.to_worker import Cancel
 from swapd.migration.drains import DrainBook
+from swapd.migration.ends import end_reason
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
+from swapd.migration.outcomes import within
 from swapd.migration.quarantine import Quarantine
-from swapd.migration.records import planned
+from swapd.migration.records import planned, redispatched
 from swapd.migration.route import Peer
 from swapd.migration.tally import Tally
+from swapd.migration.transaction import Phase
 from swapd.migration.wave import Wave
 from swapd.parking.gate import Gate
 from swapd.sessions.live import LiveSession
@@ -31,7 +37,12 @@ from swapd.sessions.record import MoveRecord
 from swapd.sessions.recovery import Recovery
 from swapd.sessions.table import SessionTable
 from swapd.store.moves import finish_move, plan_move
+from swapd.views import Outcome, SessionOutcome
 from swapd.worker.link import WorkerLink
+
+log = logging.getLogger("swapd.migration")
+
+ASK_AGAIN_S: Final = 0.25
 
 
 class Carrier:
@@ -128,6 +139,59 @@ class Carrier:
                 self._table.notify()
         await failpoints.pass_by("Z.after")
 
+    async def begin_anew(self, session: LiveSession, link: WorkerLink, book: DrainBook) -> None:
+        """Have `link` begin a session of which nothing has come, to its record (B18).
+
+        `Recovery.anew` has taken the room there. The row is written with the new owner: if the coordinator
+        dies after that, the next one finds the outcome in it.
+        """
+        name = f"mov_{secrets.token_hex(8)}"
+        source, epoch, at = session.record.owner, session.record.epoch, self._wall()
+        assert source is not None, "a drain's sessions have an owner"
+
+        def note(db: sqlite3.Connection, target: Owner) -> None:
+            plan_move(db, redispatched(name, session.id, book.id, source, target, epoch, at))
+
+        how, why = await self._recovery.begin_anew(session, link, note)
+        result = SessionOutcome(session.id, None, None, str(Phase.COMMITTED), target=link.name)
+        match how:
+            case "stayed":
+                if why is not Code.NOT_ELIGIBLE:  # then its first token came: it moves as others do
+                    book.put_off(session.id, self._wall())
+                return
+            case "begun":
+                result = msgspec.structs.replace(
+                    result, outcome="completed_redispatch", phase=str(Phase.FINISHED)
+                )
+            case "ended":
+                result = msgspec.structs.replace(result, outcome="cancelled", reason=str(end_reason(session)))
+            case "home":
+                result = msgspec.structs.replace(result, outcome="rehomed_source", reason=str(why))
+                book.put_off(session.id, self._wall())
+            case "lost":
+                # Recovery decides what becomes of it; that is noted when it is known.
+                result = msgspec.structs.replace(result, reason=str(why))
+        book.note(result)
+        self._record(name, result.outcome or "failed", result)
+        if how == "begun":
+            await self._dropped(session, source, epoch)
+
+    async def _dropped(self, session: LiveSession, owner: Owner, epoch: int) -> None:
+        """Return when an owner has nothing of a session any more, or is gone.
+
+        Till then its worker is not empty, and its drain must not say so.
+        """
+        link = self._links[owner.worker]
+        while link.is_owner(owner):
+            try:
+                await link.request(Cancel(session.id, epoch), Done, self._config.timers.rpc_s)
+                return
+            except SwapdError as error:
+                if error.code is not Code.TIMEOUT:
+                    log.warning("not dropped", extra={"session": session.id, "code": error.code})
+                    return
+                await self._table.wait_activity(ASK_AGAIN_S)
+
     async def _settle(self, wave: Wave, book: DrainBook | None) -> None:
         for move in wave.moves:
             session = move.session
@@ -164,13 +228,19 @@ class Carrier:
         outcome = move.outcome
         if outcome is None or self._store.failed:
             return  # The row stays open: the next start resolves it by what is durable (H146, H147).
+        self._record(move.id, outcome, result)
+
+    def _record(self, move: str, outcome: Outcome, result: SessionOutcome) -> None:
+        """End a move's row, and count it when that is durable (H180)."""
         at = self._wall()
+        reason = within(msgspec.structs.replace(result, outcome=outcome)).reason
+        result = msgspec.structs.replace(result, reason=reason)
 
         def recorded(ended: bool | BaseException) -> None:
             if ended is True:
                 self._tally.move_recorded(outcome)
 
-        self._store.post(lambda db: finish_move(db, move.id, outcome, result.reason, result, at), recorded)
+        self._store.post(lambda db: finish_move(db, move, outcome, reason, result, at), recorded)
 
 
 def _plan_all(db: sqlite3.Connection, records: Sequence[MoveRecord]) -> None:

@@ -18,6 +18,7 @@ PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
 """Refusals for which a session may be parked instead: it is no worker's fault, and time may change it."""
 
 L = TypeVar("L")
+W = TypeVar("W")
 
 
 class Sight(NamedTuple):
@@ -37,17 +38,28 @@ class Departure(NamedTuple, Generic[L]):
     loan: L
 
 
+class Parting(NamedTuple, Generic[L, W]):
+    """Who leaves with its KV, who begins anew on which worker, and who stays for now."""
+
+    leave: list[Departure[L]]
+    anew: list[tuple[str, W]]
+    stay: list[Refusal]
+
+
 def depart(
     sight: Sight,
     travellers: Sequence[Traveller],
     *,
     parks: Callable[[str], bool],
     borrow: Callable[[Assignment], L],
-) -> tuple[list[Departure[L]], list[Refusal]]:
-    """Plan for all, park whom no worker takes, and borrow for each, the shortest copies first (B13).
+    begins: Callable[[str], bool],
+    begin: Callable[[str], W],
+) -> Parting[L, W]:
+    """Plan for all, park whom no worker takes, borrow for each, short copies first (B13); begin the rest.
 
     `parks`: whether a session goes to the park if no worker can take it (B3). `borrow` raises why a move that
-    is planned cannot begin yet.
+    is planned cannot begin yet. `begins`: whether a session of which nothing has come may begin elsewhere;
+    `begin` takes room for that, and raises why there is none (B18).
     """
     assignments, refusals = plan(
         sight.source,
@@ -56,10 +68,14 @@ def depart(
         migration_enabled=sight.migration_enabled,
         certified=sight.certified,
     )
+    fresh = {each.session for each in travellers if each.fresh}
+    unbegun: list[Refusal] = []
     stay: list[Refusal] = []
     for refusal in refusals:
         if refusal.code in PARKABLE and parks(refusal.session):
             assignments.append(Assignment(refusal.session, PARK))
+        elif refusal.code is Code.NOT_ELIGIBLE and refusal.session in fresh and begins(refusal.session):
+            unbegun.append(refusal)
         else:
             stay.append(refusal)
     leave: list[Departure[L]] = []
@@ -80,7 +96,13 @@ def depart(
             behind = turn.starved and error.code is Code.ARENA_EXHAUSTED
         else:
             leave.append(Departure(assignment.session, assignment.target, loan))
-    return leave, stay
+    anew: list[tuple[str, W]] = []
+    for refusal in unbegun:
+        try:
+            anew.append((refusal.session, begin(refusal.session)))
+        except SwapdError:
+            stay.append(refusal)  # till its first token: then it is looked at as others are
+    return Parting(leave, anew, stay)
 
 
 def _turn(traveller: Traveller) -> Turn:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import InitVar, dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import Owner
 from swapd.migration.askers import Askers, joined, left, origin_of, reason_of
+from swapd.migration.outcomes import within
 from swapd.views import (
     Asker,
     DrainMode,
@@ -52,6 +53,14 @@ def check_deadline(deadline_s: float | None) -> None:
         raise SwapdError(Code.INVALID_REQUEST, f"deadline_s is above 0 and at most {MAX_DEADLINE_S:.0f}")
 
 
+class Landing(NamedTuple):
+    """Where a committed move sent a session, and what that is called if the session came there."""
+
+    target: Owner
+    epoch: int
+    outcome: Outcome
+
+
 @dataclass
 class DrainBook:
     """State and outcomes of one drain; times are seconds of the caller's wall clock.
@@ -75,8 +84,10 @@ class DrainBook:
     """Why a session could not be sent off at the last look; its outcome may tell of an earlier try."""
     to_park: set[str] = field(default_factory=set)
     """Sessions that are to be parked if no worker has room for them, whatever the mode."""
-    landed: dict[str, tuple[Owner, int]] = field(default_factory=dict)
-    """Sessions whose move was committed, not settled, when the coordinator ended: target and new epoch."""
+    to_begin: set[str] = field(default_factory=set)
+    """Sessions that are to begin elsewhere while nothing has come of them, also while moves are off (B18)."""
+    landed: dict[str, Landing] = field(default_factory=dict)
+    """Sessions whose move was committed, not settled, when the coordinator ended."""
     _queued_at: dict[str, float] = field(default_factory=dict)
     _failures: dict[str, int] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
@@ -116,6 +127,7 @@ class DrainBook:
 
     def note(self, outcome: SessionOutcome) -> bool:
         """Record what is known of a session; a final outcome stays. True when something changed."""
+        outcome = within(outcome)
         old = self.outcomes.get(outcome.session)
         if old is not None and old.outcome in FINAL_OUTCOMES:
             return False
@@ -195,8 +207,10 @@ class DrainBook:
                     reason = old.reason if old is not None and old.reason else "deadline"
                     phase = old.phase if old is not None else "planned"
                     detail = old.detail if old is not None else None
-                    self.outcomes[session] = SessionOutcome(
-                        session=session, outcome="blocked", reason=reason, phase=phase, detail=detail
+                    self.note(
+                        SessionOutcome(
+                            session=session, outcome="blocked", reason=reason, phase=phase, detail=detail
+                        )
                     )
             return self._enter("blocked", now)
         return False

@@ -18,7 +18,7 @@ import trio
 from swapd.errors import Code, SwapdError
 from swapd.migration.carrier import Carrier
 from swapd.migration.departures import depart
-from swapd.migration.drains import FINAL_OUTCOMES, DrainBook
+from swapd.migration.drains import FINAL_OUTCOMES, DrainBook, Landing
 from swapd.migration.move import Move
 from swapd.migration.outlook import Outlook
 from swapd.migration.pictures import computed, traveller
@@ -26,6 +26,7 @@ from swapd.migration.planner import Assignment
 from swapd.migration.records import drain_record
 from swapd.migration.rehearsal import REBUILDS
 from swapd.migration.tally import Tally
+from swapd.migration.transaction import Phase, committed
 from swapd.migration.turns import Turn, convoys
 from swapd.migration.wave import Wave
 from swapd.sessions.live import LiveSession
@@ -39,6 +40,8 @@ from swapd.worker.link import WorkerLink
 log = logging.getLogger("swapd.migration")
 
 EVALUATE_EVERY_S: Final = 0.5
+COMMITTED: Final = frozenset(str(phase) for phase in Phase if committed(phase))
+"""Phases in which a move's session is the target's."""
 
 
 async def save_all(drains: Sequence[Evacuation]) -> None:
@@ -73,6 +76,8 @@ class Evacuation:
         self.book = book
         self.done = trio.Event()
         self._waves: list[Wave] = []
+        self._beginning: dict[str, tuple[LiveSession, str]] = {}
+        """Sessions that begin anew, and where; until their old worker has dropped them."""
         self._table = table
         self.store = table.store
         self._recovery = recovery
@@ -91,6 +96,12 @@ class Evacuation:
             return book.view()
         now = {session.id: SessionOutcome(session.id, None, None, "planned") for session in self._left()}
         now = {name: outcome for name, outcome in now.items() if name not in book.outcomes}
+        for session, target in self._beginning.values():
+            if not session.recovering:
+                continue  # it has begun, and only its old worker is waited for
+            owner = session.record.owner
+            phase = Phase.COMMITTED if owner is not None and owner.worker == target else Phase.PLANNED
+            now[session.id] = SessionOutcome(session.id, None, None, str(phase), target=target)
         for move in self._moves():
             if move.session.move == move.id:
                 # How it ends is told once it has ended: until then a crash may make it end otherwise.
@@ -165,8 +176,8 @@ class Evacuation:
         return [move for wave in self._waves for move in wave.moves]
 
     def _travelling(self) -> set[str]:
-        """Sessions of waves that have not been settled yet."""
-        return {move.session.id for move in self._moves()}
+        """Sessions of waves that have not been settled yet, and those that begin anew."""
+        return {move.session.id for move in self._moves()} | set(self._beginning)
 
     def _undecided(self, seen: set[str]) -> set[str]:
         """Sessions that left with an owner that is gone: what became of them is not known yet (H64)."""
@@ -182,13 +193,14 @@ class Evacuation:
                 continue
             session = await self._stored(name)
             state = session.record.state if session is not None else "completed"
-            landed = session is None or (session.record.owner, session.record.epoch) == book.landed.get(name)
+            landing = book.landed.get(name)
             if state == "failed":
                 code = session.record.code if session is not None else None
                 book.ended(name, "failed", code or Code.RECOVERY_UNAVAILABLE)
-            elif old is not None and name in book.landed and landed:
+            elif old is not None and landing is not None and _landed(session, landing):
                 # RY: the last coordinator committed it, and it lives, or ended, where it was sent.
-                book.note(msgspec.structs.replace(old, outcome="completed_native", reuse=1.0))
+                reuse = 1.0 if landing.outcome == "completed_native" else None
+                book.note(msgspec.structs.replace(old, outcome=landing.outcome, reuse=reuse))
             elif state == "cancelled":
                 book.ended(name, "cancelled", Code.SESSION_CANCELLED)
             elif state == "completed":
@@ -196,7 +208,13 @@ class Evacuation:
             elif state == "parked":
                 book.ended(name, "parked", Code.PARK_FULL)  # no move took it there: it waits without its KV
             else:
+                # After the commit it was the target that failed; before, the source (H55, H70).
                 reason = Code.SOURCE_LOST if book.mode == "native" else None
+                if old is not None and old.phase in COMMITTED:
+                    reason = Code.TARGET_FAILED
+                if session is not None and session.begun_anew:
+                    book.ended(name, "completed_redispatch", reason)
+                    continue
                 rebuilt = session.rebuilt_positions if session is not None else 0
                 book.ended(name, "completed_replay", reason, rebuilt)
 
@@ -223,13 +241,17 @@ class Evacuation:
         if not here:
             return
         if book.mode in REBUILDS:
-            self._rebuild(here, now)
+            self._rebuild(here, now, nursery)
             return
-        leave, stay = depart(
-            self._outlook.sight(source),
+        by_id = {session.id: session for session in here}
+        sight = self._outlook.sight(source)
+        leave, anew, stay = depart(
+            sight,
             [traveller(session, book.waited_s(session.id, now)) for session in here],
             parks=lambda session: self._parks and book.parks(session),
             borrow=lambda assignment: self._borrow(source, assignment),
+            begins=lambda session: sight.migration_enabled or session in book.to_begin,
+            begin=lambda session: self._recovery.anew(by_id[session]),
         )
         for refusal in stay:
             detail = refusal.detail or self._outlook.detail(refusal, source.name)
@@ -246,16 +268,32 @@ class Evacuation:
                 wave = self._carrier.wave(source.name, target, [moves[turn.session] for turn in together])
                 self._waves.append(wave)
                 nursery.start_soon(self._carrier.carry, wave, book, self._waves.remove)
+        for name, link in anew:
+            nursery.start_soon(self._begin_anew, by_id[name], link)
 
-    def _rebuild(self, here: list[LiveSession], now: float) -> None:
-        """Have sessions made anew on other workers: this drain's mode takes no KV along."""
+    def _rebuild(self, here: list[LiveSession], now: float, nursery: trio.Nursery) -> None:
+        """Have sessions made again on other workers: this drain's mode takes no KV along."""
         book = self.book
         for session in here:
+            if traveller(session).fresh:
+                try:
+                    link = self._recovery.anew(session)
+                    nursery.start_soon(self._begin_anew, session, link)
+                except SwapdError as error:
+                    book.waiting(session.id, str(error.code), "planned")
+                continue
             reason = self._recovery.send_to_another(session, cold=book.mode == "cold_replay")
             if reason is not None:
                 book.waiting(session.id, str(reason), "planned")
             # If it is still here at the next look, nobody took it: that was no reason to ask at once.
             book.put_off(session.id, now)
+
+    async def _begin_anew(self, session: LiveSession, link: WorkerLink) -> None:
+        self._beginning[session.id] = session, link.name
+        try:
+            await self._carrier.begin_anew(session, link, self.book)
+        finally:
+            del self._beginning[session.id]
 
     def _borrow(self, source: WorkerLink, assignment: Assignment) -> Move:
         """Borrow what a move needs. Raises why that cannot be."""
@@ -264,3 +302,11 @@ class Evacuation:
             raise SwapdError(Code.NO_TARGET)
         target = self._carrier.peer(assignment.target)
         return self._carrier.borrow(session, source, target, source.ready.info, self.book.id)
+
+
+def _landed(session: LiveSession | None, landing: Landing) -> bool:
+    """Whether a session came where a committed move had sent it, by what is left of it."""
+    if session is None or (session.record.owner, session.record.epoch) == (landing.target, landing.epoch):
+        return True
+    # Nothing had come of it: whoever begins it after that, it was begun anew (B18).
+    return landing.outcome == "completed_redispatch"

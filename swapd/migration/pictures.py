@@ -45,6 +45,7 @@ def traveller(session: LiveSession, waited_s: float = 0.0) -> Traveller:
         finished=session.over,
         eligible=session.durable >= 1,
         moving=session.move is not None,
+        fresh=not session.received and not session.over,
         copy_tokens=computed(session),
         waited_s=waited_s,
     )

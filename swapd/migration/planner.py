@@ -24,6 +24,7 @@ class Candidate(msgspec.Struct, frozen=True):
 class Traveller(msgspec.Struct, frozen=True):
     """A session that should leave. `eligible`: prefill done and at least one token accepted (H85).
 
+    `fresh`: nothing has come of it, so it may as well begin elsewhere (B18).
     `copy_tokens`: positions that a move would copy. `waited_s`: for room on the way, so far.
     """
 
@@ -32,6 +33,7 @@ class Traveller(msgspec.Struct, frozen=True):
     finished: bool = False
     eligible: bool = True
     moving: bool = False
+    fresh: bool = False
     copy_tokens: int = 0
     waited_s: float = 0.0
 

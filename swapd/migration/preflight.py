@@ -1,20 +1,19 @@
 """What a drain would do with each session, found out on copies of the books that it would borrow from. Pure.
 
 The first look of a drain is repeated exactly. What would have to wait for room that others of the same drain
-give back is looked at again as if those had arrived; what is not ready yet, as if it were. So `move`, `park`
-and `replay` say what happens at once, `wait` what would come after, and `stay` what only a change elsewhere
-could help. Nothing is promised to anybody: whatever happens in between can change it.
+give back is looked at again as if those had arrived; what is not ready yet, as if it were. So `move`, `park`,
+`replay` and `anew` say what happens at once, `wait` what would come after, and `stay` what only a change
+elsewhere could help. Nothing is promised to anybody: whatever happens in between can change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from swapd.errors import Code
-from swapd.messages.generation import PARK
 from swapd.migration.planner import Refusal, Traveller
 from swapd.views import DrainView, Leave, Would
 
@@ -25,11 +24,18 @@ _IN_TIME: Final = frozenset({Code.NOT_ELIGIBLE, Code.ARENA_EXHAUSTED})
 """Reasons that pass by themselves."""
 
 
+class Way(NamedTuple):
+    """How a session leaves, and to which worker or the park."""
+
+    how: Leave
+    target: str
+
+
 class Trial(Protocol):
     """Books that may be spoiled."""
 
-    def look(self, travellers: Sequence[Traveller]) -> tuple[dict[str, str], list[Refusal]]:
-        """One look of the drain: where each goes that leaves now, and who stays."""
+    def look(self, travellers: Sequence[Traveller]) -> tuple[dict[str, Way], list[Refusal]]:
+        """One look of the drain: the way of each that leaves now, and who stays."""
 
     def arrive(self) -> None:
         """All that left has arrived: what was borrowed for the way is given back."""
@@ -53,10 +59,8 @@ class Pace(NamedTuple):
     drains: int
 
 
-def foresee(
-    trial: Trial, travellers: Sequence[Traveller], by: Literal["move", "replay"] = "move"
-) -> dict[str, Fate]:
-    """The fate of each traveller; `moving` ones are in other hands just now. `by`: how a session leaves."""
+def foresee(trial: Trial, travellers: Sequence[Traveller]) -> dict[str, Fate]:
+    """The fate of each traveller; `moving` ones are in other hands just now."""
     why: dict[str, Refusal] = {}
     """Of the first look at each."""
     still: dict[str, Refusal] = {}
@@ -66,8 +70,7 @@ def foresee(
     def leave(here: list[Traveller]) -> list[Traveller]:
         while here:
             gone, stay = trial.look(here)
-            for session, target in gone.items():
-                how: Leave = "park" if target == PARK else by
+            for session, (how, target) in gone.items():
                 refusal = why.get(session)
                 if refusal is None and session not in late:
                     fates[session] = Fate(how, target)

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from swapd.messages.generation import Owner
 from swapd.migration.askers import Askers, reason_of
-from swapd.migration.drains import DrainBook
+from swapd.migration.drains import DrainBook, Landing
 from swapd.migration.move import Move
 from swapd.sessions.record import DrainRecord, MoveRecord
 from swapd.views import Asker, DrainView, SessionOutcome
+
+LANDED: Final = frozenset({"completed_native", "completed_redispatch"})
+"""What a restart takes a committed move for."""
+
+
+def redispatched(
+    name: str, session: str, drain: str, source: Owner, target: Owner, epoch: int, now: float
+) -> MoveRecord:
+    """A session that begins anew (B18), as it is written beside its new owner: its outcome is decided."""
+    return MoveRecord(
+        id=name,
+        session=session,
+        drain=drain,
+        source=source,
+        target=target,
+        epoch=epoch,
+        phase="committed",
+        state="committed",
+        outcome="completed_redispatch",
+        reason=None,
+        stats=None,
+        created_at=now,
+        finished_at=None,
+    )
 
 
 def planned(move: Move, now: float) -> MoveRecord:
@@ -62,9 +88,9 @@ def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook
             book.note(move.stats)
             continue
         # Closed by the restart. A committed one has landed if the session is found there; that shows later.
-        landed = move.outcome == "completed_native"
-        if landed:
-            book.landed[move.session] = (move.target, move.epoch + 1)
+        landed = move.outcome in LANDED
+        if landed and move.outcome is not None:
+            book.landed[move.session] = Landing(move.target, move.epoch + 1, move.outcome)
         book.note(
             SessionOutcome(
                 session=move.session,

@@ -14,12 +14,12 @@ from swapd.migration.ledger import CapacityLedger, blocks_for
 from swapd.migration.loan_book import LoanBook
 from swapd.migration.pictures import computed, traveller
 from swapd.migration.planner import Assignment, Refusal, Traveller
-from swapd.migration.preflight import Fate, Pace, foresee
+from swapd.migration.preflight import Fate, Pace, Way, foresee
 from swapd.parking.gate import Gate
 from swapd.parking.ledger import park_size
 from swapd.sessions.live import LiveSession
-from swapd.sessions.recovery import Recovery
-from swapd.views import DrainMode, Foreseen, PreflightView
+from swapd.sessions.reassignment import Reassignment
+from swapd.views import DrainMode, Foreseen, Leave, PreflightView
 from swapd.worker.link import WorkerLink
 
 REBUILDS: Final[frozenset[DrainMode]] = frozenset({"replay", "cold_replay"})
@@ -36,7 +36,7 @@ class Rehearsal:
         mode: DrainMode,
         sight: Callable[[CapacityLedger], Sight],
         loans: LoanBook,
-        recovery: Recovery,
+        again: Reassignment,
         gate: Gate | None,
     ) -> None:
         self._source = source
@@ -44,7 +44,7 @@ class Rehearsal:
         self._mode = mode
         self._sight = sight
         self._loans = loans
-        self._recovery = recovery
+        self._again = again
         self._gate = gate
         self._park = gate.park.room.ledger.copy() if gate is not None else None
         self._under_way: list[Departure[Lease]] = []
@@ -57,7 +57,7 @@ class Rehearsal:
             # Its sessions are recovery's: a drain waits for what that decides.
             fates = {each.session: Fate("wait", reason=Code.SOURCE_LOST) for each in seen}
         else:
-            fates = foresee(self, seen, "replay" if self._mode in REBUILDS else "move")
+            fates = foresee(self, seen)
         block_tokens, block_bytes = (
             (ready.info.block_tokens, ready.info.block_bytes) if ready is not None else (1, 0)
         )
@@ -92,17 +92,21 @@ class Rehearsal:
             drains_measured=measured.drains if measured is not None else 0,
         )
 
-    def look(self, travellers: Sequence[Traveller]) -> tuple[dict[str, str], list[Refusal]]:
+    def look(self, travellers: Sequence[Traveller]) -> tuple[dict[str, Way], list[Refusal]]:
         if self._mode in REBUILDS:
             return self._rebuild(travellers)
-        leave, stay = depart(
-            self._sight(self._loans.ledger),
+        sight = self._sight(self._loans.ledger)
+        leave, anew, stay = depart(
+            sight,
             travellers,
             parks=lambda session: self._gate is not None and self._mode == "park",
             borrow=self._borrow,
+            begins=lambda session: sight.migration_enabled,
+            begin=lambda session: self._again.place_anew(self._sessions[session], self._loans.ledger),
         )
         self._under_way += leave
-        return {each.session: each.target for each in leave}, stay
+        ways = {each.session: Way("park" if each.target == PARK else "move", each.target) for each in leave}
+        return ways | {session: Way("anew", link.name) for session, link in anew}, stay
 
     def arrive(self) -> None:
         for session, target, lease in self._under_way:
@@ -113,14 +117,15 @@ class Rehearsal:
                 self._park.keep(session, park_size(computed(self._sessions[session]), ready.info))
         self._under_way.clear()
 
-    def _rebuild(self, travellers: Sequence[Traveller]) -> tuple[dict[str, str], list[Refusal]]:
-        gone: dict[str, str] = {}
+    def _rebuild(self, travellers: Sequence[Traveller]) -> tuple[dict[str, Way], list[Refusal]]:
+        gone: dict[str, Way] = {}
         stay: list[Refusal] = []
         for each in travellers:
+            how: Leave = "anew" if each.fresh else "replay"
+            place = self._again.place_anew if each.fresh else self._again.place
             try:
-                gone[each.session] = self._recovery.place(
-                    self._sessions[each.session], self._loans.ledger
-                ).name
+                link = place(self._sessions[each.session], self._loans.ledger)
+                gone[each.session] = Way(how, link.name)
             except SwapdError as error:
                 stay.append(Refusal(each.session, error.code, error.retryable))
         return gone, stay

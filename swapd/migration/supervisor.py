@@ -212,7 +212,7 @@ class MigrationSupervisor:
             mode,
             lambda ledger: self._outlook.sight(source, ledger),
             self.loans.book.copy(),
-            self._recovery,
+            self._recovery.again,
             self._gate,
         )
         return rehearsal.view(lambda refusal: self._outlook.detail(refusal, worker), measured)
@@ -274,7 +274,7 @@ class MigrationSupervisor:
         for drain in self._drains.values():
             drain.rebuilt(session)
 
-    # Parking ---------------------------------------------------------------------------------
+    # Single sessions -------------------------------------------------------------------------
 
     def can_park(self, session: LiveSession) -> bool:
         """Whether the park would take a session, now or soon."""
@@ -297,6 +297,14 @@ class MigrationSupervisor:
         book = self.draining(owner.worker) if owner is not None else None
         if book is not None and session.id not in book.to_park:
             book.to_park.add(session.id)
+            self._table.notify()
+
+    def begin_anew_soon(self, session: LiveSession) -> None:
+        """Have its worker's drain begin it elsewhere, while nothing has come of it, even if moves are off."""
+        owner = session.record.owner
+        book = self.draining(owner.worker) if owner is not None else None
+        if book is not None and session.id not in book.to_begin:
+            book.to_begin.add(session.id)
             self._table.notify()
 
     # One drain -------------------------------------------------------------------------------

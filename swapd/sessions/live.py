@@ -43,6 +43,8 @@ class LiveSession:
         """The epoch of a replay that has not given its first token: what it cost is not known yet."""
         self.rebuilt_positions: int | None = 0
         """Positions below N - 1 that its last replay computed (H209); None: not known yet."""
+        self.begun_anew = False
+        """Whether its owner began it from its prompt, after another one had it: no token was shown twice."""
         self.taking = True
         """Off while the owner changes: what the old one still sends could not become durable."""
         self._text = text

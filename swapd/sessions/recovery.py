@@ -13,24 +13,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
 
-import msgspec
 import trio
 
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import Inventory, InventoryItem, Started
+from swapd.messages.from_worker import Inventory, InventoryItem
 from swapd.messages.generation import Owner
-from swapd.messages.to_worker import Cancel, Discard, Resend, Start
+from swapd.messages.to_worker import Discard, Resend
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
 from swapd.sessions.inventory import judge
 from swapd.sessions.live import LiveSession
+from swapd.sessions.reassignment import Note, Reassignment
 from swapd.sessions.reconciliation import Reconciliation
 from swapd.sessions.table import OwnerLink, SessionTable
-from swapd.store.ledger import MoveCommit, assign_owner, commit_move
+from swapd.store.ledger import MoveCommit, commit_move
 from swapd.views import Reconciled, ReconciliationView
 from swapd.worker.link import WorkerLink
 
@@ -39,6 +39,17 @@ log = logging.getLogger("swapd.sessions.recovery")
 INTRODUCTION_S: Final = 30.0
 """How long workers may take to be found at start before their sessions count as unprovable (H155)."""
 LOOK_AGAIN_S: Final = 0.25
+
+AnewEnd = Literal["begun", "stayed", "ended", "home", "lost"]
+"""begun: by the worker that was asked. stayed: its owner has it as before. ended: on the way.
+home: begun again by its old owner. lost: by nobody yet, recovery decides."""
+
+
+class Anew(NamedTuple):
+    """How it went to begin a session anew elsewhere; `why` it did not come to that."""
+
+    how: AnewEnd
+    why: Code | None
 
 
 class Recovery:
@@ -55,8 +66,6 @@ class Recovery:
     ) -> None:
         self.replayed_tokens = 0
         """Positions that replays computed again, as their workers said with their first tokens."""
-        self.salvaged_tokens = 0
-        """Positions that replays did not have to compute, because a move had brought them."""
         self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
         table.on_rebuilt = self._rebuilt
         self.outcomes: dict[str, int] = {}
@@ -72,7 +81,13 @@ class Recovery:
         self._examining: set[str] = set()
         self._all_introduced = trio.Event()
         self._reconciled = trio.Event()
+        self.again = Reassignment(config, table, ledger, admission, links)
         self._nursery: trio.Nursery | None = None
+
+    @property
+    def salvaged_tokens(self) -> int:
+        """Positions that replays did not have to compute, because a move had brought them."""
+        return self.again.salvaged_tokens
 
     @property
     def reconciled(self) -> bool:
@@ -148,7 +163,7 @@ class Recovery:
         if self._nursery is None:
             return Code.NOT_ELIGIBLE
         try:
-            link = self.place(session, self._ledger)
+            link = self.again.place(session, self._ledger)
         except SwapdError as error:
             return error.code
         session.recovering = True
@@ -156,63 +171,79 @@ class Recovery:
         self._nursery.start_soon(self._send, session, link, cold)
         return None
 
-    def place(self, session: LiveSession, ledger: CapacityLedger) -> WorkerLink:
-        """Charge a replay to the worker that it goes to; `ledger` may be a copy, to try that out.
+    def anew(self, session: LiveSession) -> WorkerLink:
+        """Take in hand a session of which nothing has come, for another worker; `begin_anew` must follow.
 
-        Raises `replay_not_permitted`, `not_eligible`, `no_target`, `target_full`.
+        Raises `not_eligible`, `no_target`, `target_full`.
         """
-        if not session.record.allow_replay_fallback:
-            raise SwapdError(Code.REPLAY_NOT_PERMITTED)
-        if session.durable == 0 or session.over:
+        if session.recovering or session.move is not None:
             raise SwapdError(Code.NOT_ELIGIBLE)
-        return self._elsewhere(session, ledger)
-
-    def _elsewhere(self, session: LiveSession, ledger: CapacityLedger) -> WorkerLink:
-        owner = session.record.owner
-        links = [link for name, link in self._links.items() if owner is None or name != owner.worker]
-        if not any(self._admission.admitting(link.name) for link in links):
-            raise SwapdError(Code.NO_TARGET)
-        link = self._choose(session, links, ledger)
-        if link is None:
-            raise SwapdError(Code.TARGET_FULL)
-        return link
-
-    def place_anew(self, session: LiveSession) -> Code | None:
-        """Run a session of which nothing has come yet on another worker: that repeats nothing (B18).
-
-        Returns why not: something has come, somebody else is at it, or nobody has room.
-        """
-        busy = session.recovering or session.move is not None
-        if session.received or session.over or busy or self._nursery is None:
-            return Code.NOT_ELIGIBLE
-        try:
-            link = self._elsewhere(session, self._ledger)
-        except SwapdError as error:
-            return error.code
+        link = self.again.place_anew(session, self._ledger)
         session.recovering = True
         session.wake()
-        self._nursery.start_soon(self._send, session, link, False, True)
-        return None
+        return link
 
-    def has_room(self, session: LiveSession) -> bool:
-        """Whether another worker that admits could take it now."""
-        owner, tokens = session.record.owner, session.record.spec().budget
-        return any(
-            self._admission.admitting(name) and capacity.room_for(tokens)
-            for name in self._links
-            if (owner is None or name != owner.worker) and (capacity := self._ledger.worker(name)) is not None
-        )
+    async def begin_anew(self, session: LiveSession, link: WorkerLink, note: Note) -> Anew:
+        """Have `link`, which `anew` charged, begin a session from its prompt; its old owner drops it (B18).
 
-    async def _send(self, session: LiveSession, link: WorkerLink, cold: bool, fresh: bool = False) -> None:
+        `note` is written with the new owner. If that one does not begin it, the old one does so again where
+        it can, else recovery decides.
+        """
+        old, epoch = session.record.owner, session.record.epoch
+        how: AnewEnd = "begun"
+        why: Code | None = None
+        try:
+            await self.again.start(session, link, leaving=(old, epoch), unbegun=note)
+        except SwapdError as error:
+            why = error.code
+            self._ledger.free(link.name, session.id)
+            log.warning("not begun anew", extra={"session": session.id, "code": why})
+            if session.record.epoch == epoch:
+                how = "stayed"
+                self._goes_on(session, old)
+            elif session.over:
+                how = "ended"
+            else:
+                came_home = await self._home(session, old)
+                how = "home" if came_home else "ended" if session.over else "lost"
+        finally:
+            session.recovering = False
+            session.wake()
+            self._table.notify()
+            self.look_at(session)
+        if how == "lost":
+            self.disown(session)  # its new owner may be there, and yet does not have it
+        return Anew(how, why)
+
+    def _goes_on(self, session: LiveSession, owner: Owner | None) -> None:
+        """The owner did not change after all: what it sent meanwhile was not taken, so it must come again."""
+        link = self._table.owner_link(owner)
+        if link is None or not link.is_owner(owner) or session.over or self._store.failed:
+            return
+        limit = self._table.limit(session)
+        link.tell(Resend(session.id, session.record.epoch, session.durable, limit))
+
+    async def _home(self, session: LiveSession, old: Owner | None) -> bool:
+        """Have the worker that dropped a session begin it again, closed as it may be: else it might end."""
+        link = self._links.get(old.worker) if old is not None else None
+        if link is None or not link.is_owner(old):
+            return False
+        if not self._ledger.charge(link.name, session.id, session.record.spec().budget):
+            return False
+        try:
+            await self.again.start(session, link)
+        except SwapdError as error:
+            self._ledger.free(link.name, session.id)
+            log.warning("not begun again", extra={"session": session.id, "code": error.code})
+            return False
+        return True
+
+    async def _send(self, session: LiveSession, link: WorkerLink, cold: bool) -> None:
         """`link` is charged already."""
         old, epoch = session.record.owner, session.record.epoch
         try:
-            if fresh and session.received:
-                # Its first token came meanwhile: it is a session like others now.
-                self._ledger.free(link.name, session.id)
-            else:
-                await self._start_again(session, link, cold=cold, leaving=(old, epoch))
-                self._count("replayed")
+            await self.again.start(session, link, cold=cold, leaving=(old, epoch))
+            self._count("replayed")
         except SwapdError as error:
             self._ledger.free(link.name, session.id)
             log.warning("replay refused", extra={"session": session.id, "code": error.code})
@@ -294,7 +325,7 @@ class Recovery:
         """Begin to rebuild parked sessions that lost their KV, as far as workers have room for them."""
         for session in self._table:
             waits = session.waits_to_replay and not session.over and not session.recovering
-            if waits and session.producing and self.has_room(session):
+            if waits and session.producing and self.again.has_room(session):
                 session.waits_to_replay = False
                 self._begin(session)
 
@@ -311,10 +342,10 @@ class Recovery:
             # Where one will be there, ending the session meanwhile would lose what can be saved.
             if any(other.coming for other in self._links.values()):
                 since = trio.current_time()
-            link = self._choose(session, self._links.values(), self._ledger)
+            link = self.again.choose(session, self._links.values(), self._ledger)
             if link is not None:
                 try:
-                    await self._start_again(session, link)
+                    await self.again.start(session, link)
                     return True
                 except SwapdError as error:
                     self._ledger.free(link.name, session.id)
@@ -340,7 +371,7 @@ class Recovery:
         there = link is not None and link.is_owner(left.target) and self._admission.admitting(link.name)
         if link is not None and there and self._ledger.charge(link.name, session.id, tokens):
             try:
-                await self._start_again(session, link, salvage=left.move)
+                await self.again.start(session, link, salvage=left.move)
             except SwapdError as error:
                 if error.code is Code.STORE_FAILED:
                     raise
@@ -350,60 +381,6 @@ class Recovery:
                 return True
         self.abandon(session)
         return False
-
-    def _choose(
-        self, session: LiveSession, links: Iterable[WorkerLink], ledger: CapacityLedger
-    ) -> WorkerLink | None:
-        tokens = session.record.spec().budget
-        for link in links:
-            if self._admission.admitting(link.name) and ledger.charge(link.name, session.id, tokens):
-                return link
-        return None
-
-    async def _start_again(
-        self,
-        session: LiveSession,
-        link: WorkerLink,
-        *,
-        cold: bool = False,
-        leaving: tuple[Owner | None, int] = (None, 0),
-        salvage: str = "",
-    ) -> None:
-        owner, expected = link.owner, session.record.epoch
-        if owner is None:
-            raise SwapdError(Code.TARGET_LOST)
-        # Owner first, then start: only the new owner's tokens can be accepted from here on (H19). The
-        # append of every earlier token was posted before this, so it is answered by now.
-        session.taking = False
-        try:
-            epoch = await self._store.commit(lambda db: assign_owner(db, session.id, expected, owner))
-            if epoch is None:
-                raise SwapdError(Code.EPOCH_STALE)
-            self._table.change(session, owner=owner, epoch=epoch)
-        finally:
-            session.taking = True
-        old, old_epoch = leaving
-        if old is not None:
-            self._ledger.free(old.worker, session.id)
-            self._links[old.worker].tell(Cancel(session.id, old_epoch))
-        outputs = tuple(session.outputs())
-        spec = session.record.spec()
-        if cold:
-            spec = msgspec.structs.replace(spec, salt=f"{spec.salt}.{epoch}")
-        if session.over:
-            # Its end may have been told to the owner before this one.
-            raise SwapdError(Code.ALREADY_FINISHED)
-        session.rebuild(epoch)
-        start = Start(spec, epoch, self._table.limit(session), outputs, salvage)
-        try:
-            started = await link.request(start, Started, self._config.timers.decide_s)
-        except BaseException:
-            link.tell(Cancel(session.id, epoch))  # whether it started is unknown
-            raise
-        self.salvaged_tokens += started.kept
-        if started.kept:
-            log.info("copied blocks taken up", extra={"session": session.id, "positions": started.kept})
-        self._table.regrant(session)
 
     def _rebuilt(self, session: LiveSession) -> None:
         positions = session.rebuilt_positions or 0

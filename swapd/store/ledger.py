@@ -155,13 +155,18 @@ def commit_move(
     return "committed"
 
 
-def assign_owner(db: sqlite3.Connection, session: str, expected_epoch: int, owner: Owner) -> int | None:
-    """Give a session to `owner` under a new epoch, without a move: first dispatch, replay.
+def assign_owner(
+    db: sqlite3.Connection, session: str, expected_epoch: int, owner: Owner, *, unbegun: bool = False
+) -> int | None:
+    """Give a session to `owner` under a new epoch, without its KV: first dispatch, replay, re-dispatch.
 
-    Returns the new epoch; None if the session ended, is gone, or its epoch is not `expected_epoch`.
+    Returns the new epoch; None if the session ended, is gone, or its epoch is not `expected_epoch`, and with
+    `unbegun` if a token of it is accepted (B18).
     """
     head = _head(db, session)
     if head is None or head.finished_at is not None or head.epoch != expected_epoch:
+        return None
+    if unbegun and head.accepted:
         return None
     _set_owner(db, head.key, owner, expected_epoch + 1)
     return expected_epoch + 1

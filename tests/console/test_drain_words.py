@@ -147,6 +147,15 @@ def test_a_session_that_stayed_because_of_a_cancel_has_not_ended() -> None:
     assert tell(drain(each("s", "cancelled", "already_finished"))).rows[0].tag.label == "Ended"
 
 
+def test_what_began_anew_has_left_and_lost_nothing() -> None:
+    """B18"""
+    told = tell(drain(each("s", "completed_redispatch"), state="drained"))
+    assert (told.rows[0].tag.label, told.rows[0].what) == ("Begun anew", "Nothing had come of it yet.")
+    assert told.done == 1
+    lost = tell(drain(each("s", "completed_redispatch", "source_lost"), state="drained"))
+    assert lost.rows[0].what == "The source worker is gone."
+
+
 def test_history_counts_what_became_of_the_sessions() -> None:
     view = drain(moved(1), moved(2), each("p", "parked"), state="drained")
     assert outcomes(view) == "2 moved, 1 parked"
@@ -162,6 +171,7 @@ AHEAD = Foreseen("s", "running", 6, 100, 2, 8192, "move", target="b")
         ({}, "Moves", "To b, with all it has computed."),
         ({"would": "park", "target": None}, "Is parked", "To host memory, until a worker has room."),
         ({"would": "replay"}, "Is rebuilt", "On b, from its text so far."),
+        ({"would": "anew"}, "Begins anew", "On b, from its prompt: nothing has come of it yet."),
         (
             {"would": "wait", "then": "move", "reason": "arena_exhausted"},
             "Waits",
@@ -196,6 +206,7 @@ def test_what_a_drain_would_do_is_said_with_its_reason(changes: dict, label: str
         ([], "Nothing runs on it: it is empty at once."),
         (["move"], "The one generation on it would move."),
         (["end"], "The one generation on it is about to end."),
+        (["anew"] * 2, "Both generations would begin anew elsewhere."),
         (["move"] * 4, "All 4 generations would move."),
         (
             ["move"] * 3 + ["stay"] + ["park"] * 2,

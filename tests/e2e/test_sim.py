@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from swapd.client import HttpClient
 from swapd.config import SimConfig
 from swapd.engines.sim import SimEngine
 from swapd.messages.generation import GenerationSpec, Sampling
+from swapd.store.writer import Store
 from tests.e2e.deployment import OTHER, REPO, TENANT, Deployment, reading
 
 STEP_MS = 5.0
@@ -353,6 +355,43 @@ async def test_a_second_coordinator_on_the_store_fails_at_once(shared: Deploymen
     assert second.returncode != 0
     assert b"coordinator_lock_held" in second.stderr + second.stdout
     await shared.call("GET", "/readyz")
+
+
+async def test_a_service_does_not_start_on_the_store_of_a_newer_one() -> None:
+    """H162: an older build says so in one sentence, and touches neither the store nor a socket."""
+    deployment = Deployment("sim", extra=EXTRA)
+    try:
+        database = deployment.folder / "swapd.db"
+        Store.open(database).close()
+        with contextlib.closing(sqlite3.connect(database)) as db, db:
+            db.execute("INSERT INTO _sqlite_migrations (migration_set, name) VALUES ('swapd', '0099_future')")
+        before = database.read_bytes()
+        command = [sys.executable, "-m", "swapd", "serve", "--config", str(deployment.config)]
+        served = await trio.run_process(command, check=False, capture_stderr=True, capture_stdout=True)
+        assert served.returncode == 2
+        assert b"The store was written by a newer swapd. (it has 0099_future) [schema_newer]" in served.stderr
+        assert database.read_bytes() == before
+        assert not list((deployment.folder / "s").iterdir())
+    finally:
+        await trio.to_thread.run_sync(deployment.close)
+
+
+async def test_a_session_that_has_not_begun_begins_elsewhere_and_is_whole(shared: Deployment) -> None:
+    """B18: nobody read it, so nothing had come; it permits no replay, and needs no permission."""
+    session = await shared.create(prompt(3), 40)
+    source = await shared.where(session)
+    view = await shared.drain(source)
+    assert view["state"] == "drained"
+    assert [(each["session"], each["outcome"]) for each in view["sessions"]] == [
+        (session, "completed_redispatch")
+    ]
+    assert await shared.where(session) != source
+    async with reading(shared, session) as readings:
+        pass
+    readings[0].check_gapless()
+    assert readings[0].tokens == reference(prompt(3), 40)
+    views = await shared.wait_settled()
+    assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
 
 
 @pytest.mark.each_python

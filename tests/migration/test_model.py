@@ -217,6 +217,49 @@ def test_a_crash_at_any_message_of_a_move_loses_and_leaves_nothing(tmp_path: Pat
         lab.close()
 
 
+@pytest.mark.parametrize("who", ["coordinator", "source", "target", "source and target", "client"])
+@pytest.mark.parametrize("kind", [into.Start, out.Started, into.Cancel], ids=lambda kind: kind.__name__)
+def test_whoever_goes_while_a_session_begins_anew_leaves_one_owner(
+    tmp_path: Path, kind: type, who: str
+) -> None:
+    """B18, B25: held on the way; workers step on, and what the old owner makes reaches nobody."""
+    lab = Lab(tmp_path)
+    try:
+        client = Client(prompt=(7, 8, 9), count=20, seed=1, replay=False, goes_on=False)
+        lab.do(lab.create, client)
+        assert lab.site is not None
+        source = lab.site.worker_of(client.session or "")
+        assert source is not None
+        target = next(name for name in NAMES if name != source)
+        for name in NAMES:
+            lab.do(lab.hold, name, kind)
+        lab.do(lab.drain, source, "operator", "native", 60.0)
+        assert lab.site.worker_of(client.session or "") == target, "the store has it there"
+        lab.do(lab.decode, source, 3)
+        if who == "coordinator":
+            lab.do(lab.crash)
+        elif who == "client":
+            lab.do(lab.cancel, client)
+        for name in NAMES:
+            if (name == source and "source" in who) or (name == target and "target" in who):
+                lab.do(lab.kill, name)
+        for name in NAMES:
+            lab.do(lab.decode, name, 2)
+            lab.do(lab.hold, name, None)
+        lab.do(lab.rest)
+        if who == "coordinator":
+            # H180: told by its row, unless it had come to its end before.
+            why = None if kind is into.Cancel else "coordinator_restart"
+            assert lab.truth.moves()[0] == ("completed_redispatch", why)
+        if who == "client":
+            assert client.end == "cancelled"
+        else:
+            # With both gone it may have to end; it is begun by the next one if that comes in time.
+            assert client.end == "completed" or who == "source and target"
+    finally:
+        lab.close()
+
+
 def test_what_a_target_says_after_the_session_has_gone_home_reaches_nobody(tmp_path: Path) -> None:
     """B25, H40, B33: its tokens, forged here, come at the position that the source goes on from."""
     lab = Lab(tmp_path)

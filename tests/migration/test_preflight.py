@@ -14,9 +14,9 @@ from swapd.errors import Code, SwapdError
 from swapd.messages import to_worker as into
 from swapd.messages.generation import PARK
 from swapd.migration.planner import Refusal, Traveller
-from swapd.migration.preflight import DRAINS_MEASURED, Fate, Pace, foresee, pace
-from swapd.views import DrainMode, DrainView, Foreseen, PreflightView, SessionOutcome
-from tests.migration.world import BLOCK_BYTES, INFO, World, open_world
+from swapd.migration.preflight import DRAINS_MEASURED, Fate, Pace, Way, foresee, pace
+from swapd.views import DrainMode, DrainView, Foreseen, Leave, PreflightView, SessionOutcome
+from tests.migration.world import BLOCK_BYTES, INFO, World, open_world, silence
 from tests.parking.kv import KvWorld
 
 LEASE_BYTES = 26 * BLOCK_BYTES
@@ -172,15 +172,17 @@ async def test_a_preflight_after_a_drain_knows_how_long_it_takes(tmp_path: Path)
 async def test_what_is_not_ready_yet_waits_and_then_goes(tmp_path: Path) -> None:
     """H56, H85"""
     async with open_world(tmp_path) as world:
-        await world.session("prefill", tokens=0)
+        prefilled = await world.session("prefill", tokens=0)
+        prefilled.received.append(7)  # else it would begin anew at once (B18)
         moving = await world.session("moving")
         moving.move = "mov"
         told = by_session(await world.supervisor.preflight("a"))
         prefill = told["prefill"]
         assert (prefill.would, prefill.then, prefill.target) == ("wait", "move", "b")
-        assert (prefill.reason, prefill.detail) == (Code.NOT_ELIGIBLE, "still in prefill")
+        assert (prefill.reason, prefill.detail) == (Code.NOT_ELIGIBLE, "no accepted token")
         assert (told["moving"].would, told["moving"].then, told["moving"].reason) == ("wait", "move", None)
         moving.move = None
+        prefilled.received.clear()
 
 
 async def test_a_worker_that_is_not_there_leaves_its_sessions_to_recovery(tmp_path: Path) -> None:
@@ -198,7 +200,8 @@ async def test_a_preflight_is_refused_where_the_drain_would_be(tmp_path: Path) -
         with pytest.raises(SwapdError) as refused:
             await world.supervisor.preflight("nobody")
         assert refused.value.code == Code.WORKER_UNKNOWN
-        await world.session(tokens=0)
+        await world.session()
+        world.a.on(into.Export, silence)
         begun = await world.supervisor.start("a", 60, "operator")
         with pytest.raises(SwapdError) as refused:
             await world.supervisor.preflight("a")
@@ -211,15 +214,16 @@ async def test_a_preflight_is_refused_where_the_drain_would_be(tmp_path: Path) -
 class Books:
     """A trial in which `seats` may leave at a time, to `target`; `no` never may."""
 
-    def __init__(self, seats: int, target: str = "b", **no: Code) -> None:
+    def __init__(self, seats: int, target: str = "b", how: Leave = "move", **no: Code) -> None:
         self.seats = self.free = seats
+        self.how = how
         self.target = target
         self.no = no
         self.looks = 0
 
-    def look(self, travellers: Any) -> tuple[dict[str, str], list[Refusal]]:
+    def look(self, travellers: Any) -> tuple[dict[str, Way], list[Refusal]]:
         self.looks += 1
-        gone: dict[str, str] = {}
+        gone: dict[str, Way] = {}
         stay: list[Refusal] = []
         for each in travellers:
             code = self.no.get(each.session)
@@ -229,7 +233,7 @@ class Books:
                 code = Code.ARENA_EXHAUSTED
             if code is None:
                 self.free -= 1
-                gone[each.session] = self.target
+                gone[each.session] = Way(self.how, self.target)
             else:
                 stay.append(Refusal(each.session, code, True, f"{each.session} of {self.looks}"))
         return gone, stay
@@ -268,8 +272,9 @@ def test_what_never_leaves_says_whether_waiting_helps(code: Code, would: str) ->
 
 def test_a_place_in_the_park_and_a_rebuild_are_called_so() -> None:
     """B3, H73"""
-    assert foresee(Books(1, target=PARK), travellers("s"))["s"].would == "park"
-    assert foresee(Books(1), travellers("s"), by="replay")["s"].would == "replay"
+    assert foresee(Books(1, target=PARK, how="park"), travellers("s"))["s"].would == "park"
+    for how in ("replay", "anew"):
+        assert foresee(Books(1, how=how), travellers("s"))["s"].would == how
 
 
 def test_an_empty_worker_has_no_fates() -> None:

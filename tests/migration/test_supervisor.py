@@ -136,7 +136,8 @@ async def test_a_drain_shows_moves_under_way_as_far_as_they_are(tmp_path: Path) 
 
     async with open_world(tmp_path) as world:
         await world.session("moves", tokens=9)
-        await world.session("waits", tokens=0)
+        waits = await world.session("waits", tokens=0)
+        waits.received.append(7)  # on its way to the store
         world.a.always(into.Freeze, hold)
         begun = await world.supervisor.start("a", 60, "operator")
         assert {each.session for each in begun.sessions} == {"moves", "waits"}
@@ -188,6 +189,7 @@ async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path)
 async def test_a_second_drain_of_a_worker_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
     """H50"""
     async with open_world(tmp_path) as world:
+        world.full("b")
         await world.session(tokens=0)
         begun = await world.supervisor.start("a", 60, "operator")
         with pytest.raises(SwapdError) as refused:
@@ -256,7 +258,8 @@ async def test_who_is_on_the_way_to_a_worker_that_closes_turns_back(tmp_path: Pa
 async def test_a_drain_whose_caller_goes_away_is_a_drain_all_the_same(tmp_path: Path) -> None:
     """H65: in the store and here, or neither."""
     async with open_world(tmp_path) as world:
-        await world.session(tokens=0)  # not eligible yet: the drain is still there to be looked at
+        world.full("b")
+        await world.session(tokens=0)  # it stays: the drain is still there to be looked at
         with trio.CancelScope() as caller_gone:
             # Cancelled at its first wait, which is the disk's.
             caller_gone.cancel()
@@ -273,6 +276,7 @@ async def test_a_drain_whose_caller_goes_away_is_a_drain_all_the_same(tmp_path: 
 async def test_a_deadline_ends_no_session_and_a_blocked_drain_goes_on(tmp_path: Path) -> None:
     """H58, B14, H85, H56: blocked with the reason, closed; drained by itself once that has passed."""
     async with open_world(tmp_path) as world:
+        world.full("b")
         session = await world.session(tokens=0)
         begun = await world.supervisor.start("a", 0, "operator")
         view = await drained(world, begun.id, "blocked")
@@ -280,6 +284,7 @@ async def test_a_deadline_ends_no_session_and_a_blocked_drain_goes_on(tmp_path: 
         assert (outcome.outcome, outcome.reason) == ("blocked", Code.NOT_ELIGIBLE)
         assert not session.over
         assert not world.admission.admitting("a")
+        world.full("b", on=False)
         world.a.speak("s", 101)
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
@@ -328,6 +333,7 @@ async def test_a_move_that_came_back_cancelled_is_waited_for(tmp_path: Path) -> 
 async def test_a_session_cancelled_by_its_client_leaves_a_drained_worker(tmp_path: Path) -> None:
     """x1, H55, A21"""
     async with open_world(tmp_path) as world:
+        world.full("b")
         session = await world.session(tokens=0)
         begun = await world.supervisor.start("a", 60, "operator")
         await noted(world, begun.id)
@@ -633,12 +639,14 @@ async def test_a_session_that_ends_just_before_its_drain_is_cancelled_has_its_ow
 async def test_a_blocked_drain_can_be_cancelled_and_a_new_one_begun(tmp_path: Path) -> None:
     """H60, H157"""
     async with open_world(tmp_path) as world:
+        world.full("b")
         await world.session(tokens=0)
         first = await world.supervisor.start("a", 0, "operator")
         await drained(world, first.id, "blocked")
         assert (await world.supervisor.cancel(first.id)).state == "cancelled"
         assert world.admission.admitting("a")
         second = await world.supervisor.start("a", 60, "operator")
+        world.full("b", on=False)
         world.a.speak("s", 101)
         view = await drained(world, second.id)
         assert by_session(view)["s"].outcome == "completed_native"
@@ -771,6 +779,7 @@ async def test_a_session_that_is_not_eligible_says_how_far_it_is(
 ) -> None:
     """H56: both are worth waiting for."""
     async with open_world(tmp_path) as world:
+        world.full("b")
         session = await world.session(tokens=0)
         session.received += [7] * received
         begun = await world.supervisor.start("a", 60, "operator")
@@ -778,6 +787,7 @@ async def test_a_session_that_is_not_eligible_says_how_far_it_is(
         assert (outcome.reason, outcome.detail) == (Code.NOT_ELIGIBLE, detail)
         assert REASONS[Code.NOT_ELIGIBLE].sentence == "session has not reached an eligible boundary"
         session.received.clear()
+        world.full("b", on=False)
         world.a.speak("s", 101)
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
@@ -788,8 +798,10 @@ async def test_two_workers_that_drain_do_not_swap_their_sessions(tmp_path: Path)
     async with open_world(tmp_path) as world:
         await world.session("s", tokens=0)
         await world.session("t", worker="b", tokens=0)
+        world.full("a", "b")
         first = await world.supervisor.start("a", 60, "operator")
         second = await world.supervisor.start("b", 60, "operator")
+        world.full("a", "b", on=False)
         world.a.speak("s", 1)
         world.b.speak("t", 1)
         for drain, session in ((first, "s"), (second, "t")):
@@ -844,7 +856,7 @@ async def test_a_resumed_drain_says_what_its_moves_came_to(tmp_path: Path, came:
         found = by_session(await drained(world, "drn_1"))
         assert found["t"] == whole
         assert found["s"].outcome == ("completed_native" if came else "completed_replay")
-        assert found["s"].reason == (Code.COORDINATOR_RESTART if came else Code.SOURCE_LOST)
+        assert found["s"].reason == (Code.COORDINATOR_RESTART if came else Code.TARGET_FAILED)
 
 
 async def test_a_drain_of_a_worker_that_is_configured_no_more_hurts_nobody(tmp_path: Path) -> None:
@@ -867,6 +879,7 @@ async def test_a_store_that_fails_stops_the_drain_and_not_the_service(tmp_path: 
     """H160: calls about it say why; the source stays closed."""
     try:
         async with open_world(tmp_path, store_class=CommitFailsStore) as world:
+            world.full("b")
             await world.session(tokens=0)
             begun = await world.supervisor.start("a", 60, "operator")
             await noted(world, begun.id)

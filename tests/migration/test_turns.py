@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swapd.errors import Code, SwapdError
-from swapd.migration.departures import Sight, depart
-from swapd.migration.planner import Assignment, Candidate, Traveller
+from swapd.migration.departures import Departure, Sight, depart
+from swapd.migration.planner import Assignment, Candidate, Refusal, Traveller
 from swapd.migration.turns import LONGER_TOKENS, STARVED_S, Turn, convoys, in_turn
 
 SOURCE = Candidate("a", True, False, "fp", 4, 0, 0)
@@ -21,6 +22,21 @@ sizes = st.integers(1, 20_000)
 turns = st.lists(st.tuples(sizes, st.floats(0, 3 * STARVED_S)), max_size=12).map(
     lambda found: [Turn(f"s{n}", size, waited) for n, (size, waited) in enumerate(found)]
 )
+
+
+def look(
+    travellers: Sequence[Traveller], borrow: Callable[[Assignment], None]
+) -> tuple[list[Departure[None]], list[Refusal]]:
+    """Nobody is parked, and nobody begins anew."""
+    leave, _, stay = depart(
+        SIGHT,
+        travellers,
+        parks=lambda session: False,
+        borrow=borrow,
+        begins=lambda session: False,
+        begin=lambda session: None,
+    )
+    return leave, stay
 
 
 def names(found: list[Turn]) -> list[str]:
@@ -98,7 +114,7 @@ def test_nobody_is_passed_over_for_ever(newcomers: int, large: int, small: int, 
             Traveller(name, 4, copy_tokens=size, waited_s=float(now - since))
             for name, (size, since) in waiting.items()
         ]
-        leave, _ = depart(SIGHT, travellers, parks=lambda session: False, borrow=borrow)
+        leave, _ = look(travellers, borrow)
         for departure in leave:
             del waiting[departure.session]
         if "long" not in waiting:
@@ -120,7 +136,7 @@ def test_who_waits_behind_one_that_waited_too_long_is_not_asked_for_and_told_so(
         Traveller("small", 4, copy_tokens=1),
         Traveller("large", 4, copy_tokens=900, waited_s=STARVED_S),
     ]
-    leave, stay = depart(SIGHT, travellers, parks=lambda session: False, borrow=borrow)
+    leave, stay = look(travellers, borrow)
     assert (asked, leave) == (["large"], [])
     assert {(each.session, each.code, each.retry) for each in stay} == {
         ("small", Code.ARENA_EXHAUSTED, True),
@@ -134,7 +150,7 @@ def test_one_that_has_not_waited_long_lets_others_past() -> None:
             raise SwapdError(Code.ARENA_EXHAUSTED)
 
     travellers = [Traveller("first", 4, copy_tokens=1), Traveller("second", 4, copy_tokens=2)]
-    leave, stay = depart(SIGHT, travellers, parks=lambda session: False, borrow=borrow)
+    leave, stay = look(travellers, borrow)
     assert [each.session for each in leave] == ["second"]
     assert [each.session for each in stay] == ["first"]
 

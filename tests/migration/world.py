@@ -406,6 +406,13 @@ class World:
             await self.until(lambda: session.durable == tokens)
         return session
 
+    def full(self, *names: str, on: bool = True) -> None:
+        """Workers have no room for anybody who is not there, or have it again."""
+        for name in names:
+            blocks, seats = (0, 0) if on else (INFO.usable_blocks, INFO.max_num_seqs)
+            self.ledger.set_worker(name, blocks, seats, INFO.block_tokens)
+        self.table.notify()
+
     async def until(self, true: Callable[[], bool]) -> None:
         """Wait for something; the test's own time-out is the deadline."""
         while not true():

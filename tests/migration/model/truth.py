@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
+from swapd.errors import Code
 from swapd.messages.generation import PARK
 from swapd.migration.drains import DRAIN_TRANSITIONS
+from swapd.migration.outcomes import REASONS_OF
 from swapd.views import Outcome
 
 if TYPE_CHECKING:
@@ -125,12 +128,22 @@ class Truth:
             else:
                 assert (state, code) == ("failed", "recovery_unavailable")
                 assert lab.losses, "a session was lost, and nobody had died"
-        moves = self._db.execute("SELECT outcome, state FROM moves").fetchall()
-        assert all(state == "finished" and outcome in OUTCOMES for outcome, state in moves), moves
-        drains = self._db.execute("SELECT state FROM drains").fetchall()
-        assert all(not DRAIN_TRANSITIONS[state] for (state,) in drains), drains
+        moves = self._db.execute("SELECT outcome, state, reason FROM moves").fetchall()
+        assert all(state == "finished" and outcome in OUTCOMES for outcome, state, _ in moves), moves
+        drains = self._db.execute("SELECT state, sessions FROM drains").fetchall()
+        assert all(not DRAIN_TRANSITIONS[state] for state, _ in drains), drains
+        told = [(each["outcome"], each["reason"]) for _, row in drains for each in json.loads(row)]
+        for outcome, reason in [(move[0], move[2]) for move in moves] + told:
+            # What is in no row becomes `internal` (H55); nothing here has an error of its own.
+            assert reason in REASONS_OF[outcome], (outcome, reason)
+            assert reason != Code.INTERNAL, (outcome, reason)
         open_sessions = self._db.execute("SELECT count(*) FROM sessions WHERE finished_at IS NULL")
         assert open_sessions.fetchone() == (0,)
+
+    def moves(self) -> list[tuple[str, str | None]]:
+        """Outcome and reason of each move, in order."""
+        assert self._db is not None
+        return self._db.execute("SELECT outcome, reason FROM moves ORDER BY key").fetchall()
 
     def _read(self, session: str) -> Row | None:
         if self._db is None:
