@@ -16,6 +16,7 @@ import sys
 from typing import Any, Final
 
 import h11
+import quart.wrappers.base
 from hypercorn.config import Config
 from hypercorn.logging import Logger
 from hypercorn.protocol.events import Body, Data, Event, Request, StreamClosed
@@ -34,6 +35,11 @@ WEBSOCKET_PING_INTERVAL_S: Final = 20.0
 
 log = logging.getLogger("swapd.http")
 
+CLIENT_GONE: Final[type[BaseException] | tuple[()]] = getattr(
+    quart.wrappers.base, "ClientDisconnectedError", ()
+)
+"""What Quart raises from 0.23 on when a client leaves before its answer is sent; before, nothing."""
+
 
 class ProtocolRefused(Exception):
     """This client speaks what we do not; it has its answer, and the connection is over."""
@@ -48,7 +54,16 @@ class TypesOnlyLog(Logger):
 
     async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
         raised = sys.exc_info()[1]
+        if raised is not None and _only_gone(raised):
+            return
         log.error("a response failed", extra={"error_type": type(raised).__name__})
+
+
+def _only_gone(raised: BaseException) -> bool:
+    """Whether all that was raised is that the client went, which is no failure of ours."""
+    if isinstance(raised, BaseExceptionGroup):
+        return all(_only_gone(each) for each in raised.exceptions)
+    return isinstance(raised, CLIENT_GONE)
 
 
 def protocol_config() -> Config:

@@ -7,6 +7,7 @@ import struct
 import pytest
 import trio
 
+from console import protocol
 from console.connection import Deadlines
 from console.protocol import Protocol
 from console.streams import StreamTimers
@@ -254,3 +255,28 @@ async def test_a_client_that_leaves_during_its_body_is_no_error(service, caplog,
                 reset(stream)
         assert await client.alive()
     assert not caplog.records
+
+
+class _Gone(Exception):
+    """Stands for Quart's own, which the older of the supported versions does not have."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (_Gone(), []),
+        (ExceptionGroup("", [_Gone(), ExceptionGroup("", [_Gone()])]), []),
+        (ExceptionGroup("", [_Gone(), ValueError("of a prompt")]), ["a response failed"]),
+        (ValueError("of a prompt"), ["a response failed"]),
+    ],
+    ids=["gone", "gone in a group", "not all gone", "a failure"],
+)
+async def test_a_client_that_goes_before_its_answer_is_no_failure(monkeypatch, caplog, raised, told):
+    """H183: nor does a failure's own text get into the log."""
+    monkeypatch.setattr(protocol, "CLIENT_GONE", _Gone)
+    log = protocol.TypesOnlyLog(protocol.protocol_config())
+    try:
+        raise raised
+    except Exception:
+        await log.exception("Error in ASGI Framework")
+    assert [record.message for record in caplog.records] == told
