@@ -22,7 +22,8 @@ TAIL_S: Final = 300.0
 LOOK_EVERY_S: Final = 0.01
 GUSTS_S: Final = (0.0, 0.02, 0.1, 0.3)
 """How long after a drain began all clients are thrown out at once."""
-NATIVE: Final = "completed_native"
+LEFT: Final = ("completed_native", "completed_redispatch")
+"""A session left the worker: with its KV, or before it had any token."""
 OVER: Final = ("cancelled", "already_finished")
 """A session that came to its end before its move."""
 
@@ -107,8 +108,8 @@ class Storm:
                     view = await deployment.call("GET", f"/v1/drains/{view['id']}")
         self._draining = False
         outcomes = [(one["outcome"], one["reason"]) for one in view["sessions"]]
-        self.moves += sum(outcome == NATIVE for outcome, _ in outcomes)
-        self.unmoved += [f"{one}" for one in outcomes if one[0] != NATIVE and one != OVER]
+        self.moves += sum(outcome in LEFT for outcome, _ in outcomes)
+        self.unmoved += [f"{one}" for one in outcomes if one[0] not in LEFT and one != OVER]
         if view["state"] != "drained":
             self.unmoved.append(f"the drain is {view['state']}")
         await trio.sleep(self._rng.uniform(0, 0.5))

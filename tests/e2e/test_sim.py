@@ -204,30 +204,36 @@ async def test_a_coordinator_killed_at_any_time_loses_nothing(
         assert (await running.workers())["a"]["admitting"]
 
 
-async def test_a_drain_keeps_its_outcomes_over_a_restart(running: Deployment) -> None:
+async def test_a_drain_keeps_its_outcomes_over_a_restart() -> None:
     """H54, H65: what moved before the coordinator was killed is still said to have moved."""
-    waits = await running.create(prompt(1), 10)  # without a reader it makes no token and cannot move
-    moves = await running.create(prompt(2), 4000)
-    async with reading(running, moves) as readings:
-        await readings[0].wait_tokens(5)
-        if await running.where(moves) != await running.where(waits):
-            await running.drain(await running.where(moves))
-        source = await running.where(waits)
-        view = await running.call("POST", f"/v1/workers/{source}/drains", {}, 202)
-        while {s["session"]: s["outcome"] for s in view["sessions"]}.get(moves) != "completed_native":
-            await trio.sleep(0.02)
-            view = await running.call("GET", f"/v1/drains/{view['id']}")
-        running.kill_coordinator()
+    running = Deployment("sim", extra=EXTRA.replace("[sim]", "[sim]\nblocks = 512"))
+    try:
         await running.start()
-        await running.call("DELETE", f"/v1/sessions/{waits}")
-        while view["state"] == "running":
-            await trio.sleep(0.02)
-            view = await running.call("GET", f"/v1/drains/{view['id']}")
-        await running.call("DELETE", f"/v1/sessions/{moves}")
+        # Where the first one is, there is room for the last one and not for the second.
+        full = await running.create(prompt(3), 4600)
+        stays = await running.create(prompt(1), 3500)
+        moves = await running.create(prompt(2), 2500)
+        source = await running.where(stays)
+        assert source == await running.where(moves) != await running.where(full)
+        async with reading(running, moves) as readings:
+            await readings[0].wait_tokens(5)
+            view = await running.call("POST", f"/v1/workers/{source}/drains", {}, 202)
+            while {s["session"]: s["outcome"] for s in view["sessions"]}.get(moves) != "completed_native":
+                await trio.sleep(0.02)
+                view = await running.call("GET", f"/v1/drains/{view['id']}")
+            running.kill_coordinator()
+            await running.start()
+            await running.call("DELETE", f"/v1/sessions/{stays}")
+            while view["state"] == "running":
+                await trio.sleep(0.02)
+                view = await running.call("GET", f"/v1/drains/{view['id']}")
+            await running.cancel_left()
+    finally:
+        await trio.to_thread.run_sync(running.close)
     found = {s["session"]: (s["outcome"], s["reason"]) for s in view["sessions"]}
     # The kill may come between the move's end and its row: then the restart has closed it.
     assert found[moves] in {("completed_native", None), ("completed_native", "coordinator_restart")}
-    assert found[waits] == ("cancelled", "session_cancelled")
+    assert found[stays] == ("cancelled", "session_cancelled")
 
 
 async def test_a_clean_stop_leaves_running_sessions_to_the_next_start() -> None:
