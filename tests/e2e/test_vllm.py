@@ -108,11 +108,16 @@ async def test_a_generation_waits_in_host_memory_and_goes_on_without_a_prefill(s
         await readings[0].wait_tokens(10)
         source = await service.where(session)
         other = "b" if source == "a" else "a"
-        # The other one is kept closed by a drain that waits for a session without a first token.
+        # The other one stays closed: it has a session without a first token, which can begin nowhere else.
         waits = await service.create("wait", 5)
         assert await service.where(waits) == other
-        await service.call("POST", f"/v1/workers/{other}/drains", {}, 202)
-        view = await service.drain(source, {"mode": "park"})
+        body = {"workers": [source, other], "mode": "park"}
+        begun = (await service.call("POST", "/v1/drains", body, 202))["drains"]
+        (view,) = (drain for drain in begun if drain["worker"] == source)
+        with trio.fail_after(60):
+            while view["state"] == "running":  # another process's state
+                await trio.sleep(0.02)
+                view = await service.call("GET", f"/v1/drains/{view['id']}")
         (parked,) = view["sessions"]
         assert (view["state"], parked["outcome"]) == ("drained", "parked")
         await service.call("DELETE", f"/v1/sessions/{waits}")
