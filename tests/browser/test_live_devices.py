@@ -85,8 +85,8 @@ def test_a_lost_connection_is_shown_and_recovers(visit: Visit, machine: Machine)
     page.goto("/")
     expect(page.locator("#device-desk .tag")).to_contain_text("Lent")
     marked(page)
-    # Both sides of it: the stream that broke off, and those that found nobody.
-    visit.allow(r"/live/|htmx:sse:error")
+    # Both sides of it: the stream that broke off, and those that found nobody. A page's icon is fetched late.
+    visit.allow(r"/live/|htmx:sse:error|/swapd\.svg")
     machine.kill()
     expect(page.locator("#connection")).to_contain_text("Connection lost")
     expect(page.locator("#connection-since")).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
