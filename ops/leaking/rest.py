@@ -16,6 +16,8 @@ from swapd.store.reader import READERS
 
 QUIESCE_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.25
+HEARD_S: Final = 1.0
+"""Four heartbeats: what a worker holds is known from them, and an old one may be from before the cycles."""
 STORE_CONNECTIONS: Final = READERS + 2
 """The readers, the writer and the checkpointer: each is opened when it is first needed, and kept."""
 ROLES: Final = (COORDINATOR, "a", "b")
@@ -85,7 +87,8 @@ async def come_to_rest(stage: Stage, baseline: Rest | None, within_s: float = QU
             kept = {name: min(value, rest.kept.get(name, value)) for name, value in kept.items()}
         after_s = trio.current_time() - began
         rest = Rest(held, kept, processes, stray_names(), after_s)
-        if after_s >= within_s or (baseline is not None and not residues(baseline, rest)):
+        clear = baseline is not None and after_s >= HEARD_S and not residues(baseline, rest)
+        if clear or after_s >= within_s:
             return rest
         await trio.sleep(LOOK_EVERY_S)
 

@@ -23,7 +23,7 @@ from ops.leaking.verdict import Seen, aborted_at, claims, everywhere
 from swapd.failpoints import STEPS
 from tests.e2e.drills import run_drill
 
-FEW = ("--cycles=8", "--warm=4", "--quiesce-s=1", "--step-ms=2")
+FEW = ("--cycles=8", "--warm=4", "--quiesce-s=3", "--step-ms=2")
 
 
 def drill(folder: Path, *options: str) -> tuple[int, str, Any]:
@@ -51,7 +51,7 @@ def test_moves_and_aborts_leave_nothing_behind(tmp_path: Path) -> None:
 def test_imports_that_nobody_discards_make_the_drill_fail(tmp_path: Path) -> None:
     """H49, H210: swapd is broken on purpose; what the target keeps is told by name."""
     code, said, report = drill(
-        tmp_path, "--cycles=2", "--warm=0", "--quiesce-s=1", "--at=target I.after", "--break=kept_import"
+        tmp_path, "--cycles=2", "--warm=0", "--quiesce-s=3", "--at=target I.after", "--break=kept_import"
     )
     assert code == 1, said
     [failed] = [one for one in report["claims"] if not one["holds"] and "left behind" in one["name"]]
