@@ -84,6 +84,9 @@ def test_a_lost_connection_is_shown_and_recovers(visit: Visit, machine: Machine)
     page = visit.page()
     page.goto("/")
     expect(page.locator("#device-desk .tag")).to_contain_text("Lent")
+    # Its stream must be open: one that finds nobody at first is another matter than one that breaks off.
+    machine.use("desk", 11)
+    expect(page.locator("#device-desk .number")).to_have_text("11%")
     marked(page)
     # Both sides of it: the stream that broke off, and those that found nobody. A page's icon is fetched late.
     visit.allow(r"/live/|htmx:sse:error|/swapd\.svg")
