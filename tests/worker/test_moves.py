@@ -57,10 +57,14 @@ async def test_sessions_move_together_while_they_decode(pair: Pair) -> None:
             both.source.credited.add((one.session, 1))
             await both.source.ask(into.Start(one, 1, 8), out.Started)
         await both.source.has(sessions[1], 1, 20)
+        # From here on a pass gives them three blocks more: they decode meanwhile, and do not end before it.
+        both.source.credited.clear()
         left = [await both.reserve(one, 1) for one in sessions]
         while left:
             # A pass may find a session two blocks ahead again; it goes on, and the next pass takes it.
             for move in left:
+                had = len(both.source.ids[move.given.session, 1])
+                await both.source.credit(move.given, 1, had, had + 12)
                 await move.precopy()
             freeze = into.Freeze("b", tuple(move.freeze_item for move in left))
             frozen = (await both.source.ask(freeze, out.Frozen)).items
