@@ -72,7 +72,23 @@ def test_the_folder_of_parked_sessions_is_relative_to_the_file() -> None:
         ("cores = [0]", "core = [0]", "line 7: unknown key 'core' in [workers[0]]; did you mean 'cores'?"),
         ("self_certify = true", "limits = { prot = 1 }", "line 3: unknown key 'prot' in [limits]"),
         ("self_certify = true", "timers.rpc_z = 1", "line 3: unknown key 'rpc_z' in [timers]; did you mean"),
-        ("self_certify", "allow_mock_certificates", "line 3: unknown key 'allow_mock_certificates'"),
+        (
+            "self_certify = true",
+            "allow_mock_certificates = true",
+            "line 3: allow_mock_certificates = true is refused: evidence of the sim engine proves nothing",
+        ),
+        (
+            "self_certify = true",
+            'self_certify = true\ncertificate_path = "C.json"',
+            "line 3: self_certify and certificate_path exclude each other",
+        ),
+        ("self_certify = true", 'certificate_path = ""', "line 3: certificate_path is empty"),
+        ("self_certify = true", 'certificate_id = "x"', "line 3: certificate_id has no effect without"),
+        (
+            "self_certify = true",
+            'evidence_profile = "gpu"',
+            "line 3: evidence_profile: must be one of 'cuda_release', 'cpu_release', 'dev'",
+        ),
         # wrong types
         ("true\n\n", '"yes"\n\n', "line 3: self_certify: expected bool, got str"),
         ("self_certify = true", "port = 80.5", "line 3: port: expected int, got float"),

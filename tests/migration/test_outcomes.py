@@ -34,8 +34,6 @@ from tests.parking.kv import KvWorld
 Scene = Callable[[World], Awaitable[SessionOutcome]]
 RULES: Final = Path(__file__).parents[2] / "docs" / "rules" / "handoff.md"
 NONE: Final = "\N{EN DASH}"
-LATER: Final = frozenset({"certificate_expired", "certificate_revoked"})
-"""Reasons of certificates, which there are none of yet."""
 
 
 def rows() -> list[tuple[str, str]]:
@@ -51,13 +49,13 @@ def words(text: str) -> list[Code | None]:
     sentences = {reason.sentence: code for code, reason in REASONS.items()}
     if quoted := re.findall(r"`(.+?)`", text):
         return [sentences[each] for each in quoted]
-    named = [each for each in re.findall(r"[a-z]+_[a-z_]+|deadline", text) if each not in LATER]
+    named = [each for each in re.findall(r"[a-z]+_[a-z_]+|deadline", text)]
     codes: list[Code | None] = [Code(each) for each in named]
     return [*codes, None] if text.startswith(NONE) else codes
 
 
 def test_the_table_in_the_rules_is_the_table_in_the_code() -> None:
-    """H55: each outcome has a row, and each row's reasons are its outcome's. Certificates come later."""
+    """H55: each outcome has a row, and each row's reasons are its outcome's."""
     assert {outcome for outcome, _ in rows()} == set(get_args(Outcome)) == set(REASONS_OF)
     for outcome, text in rows():
         for reason in words(text):
