@@ -18,13 +18,15 @@ def read_certificate(path: str | Path) -> Certificate:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
         raise SwapdError(Code.CERTIFICATE_UNREADABLE, f"cannot read {path}: {why}") from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise SwapdError(Code.CERTIFICATE_UNREADABLE, f"{path} is no file")
-        try:
+        with open(fd, "rb", closefd=False) as file:
             raw = file.read(MAX_CERTIFICATE_BYTES + 1)
-        except OSError as error:
-            raise SwapdError(Code.CERTIFICATE_UNREADABLE, f"cannot read {path}: {error.strerror}") from None
+    except OSError as error:
+        raise SwapdError(Code.CERTIFICATE_UNREADABLE, f"cannot read {path}: {error.strerror}") from None
+    finally:
+        os.close(fd)
     return parse(raw, path.name)
 
 

@@ -49,7 +49,7 @@ def words(text: str) -> list[Code | None]:
     sentences = {reason.sentence: code for code, reason in REASONS.items()}
     if quoted := re.findall(r"`(.+?)`", text):
         return [sentences[each] for each in quoted]
-    named = [each for each in re.findall(r"[a-z]+_[a-z_]+|deadline", text)]
+    named = re.findall(r"[a-z]+_[a-z_]+|deadline", text)
     codes: list[Code | None] = [Code(each) for each in named]
     return [*codes, None] if text.startswith(NONE) else codes
 
