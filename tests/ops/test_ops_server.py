@@ -148,7 +148,7 @@ async def test_a_bug_in_one_command_is_answered_and_ends_nothing(folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("frames", "code"),
+    ("parts", "code"),
     [
         ([b"\x00\x01"], Code.FRAME_MALFORMED),
         ([b'{"v":9,"id":1,"body":{"type":"ping"}}'], Code.VERSION_UNSUPPORTED),
@@ -159,11 +159,11 @@ async def test_a_bug_in_one_command_is_answered_and_ends_nothing(folder: Path) -
     ],
 )
 async def test_a_bad_frame_is_answered_with_its_code_and_counted(
-    folder: Path, frames: list[bytes], code: Code
+    folder: Path, parts: list[bytes], code: Code
 ) -> None:
     """H95, H169: refused, answered, counted, never fatal."""
     async with running(folder) as bench, raw_client(folder) as socket:
-        await socket.send_multipart(frames)
+        await socket.send_multipart(parts)
         body = frames.decode_reply((await socket.recv_multipart())[-1]).body
         assert isinstance(body, answers.Error)
         assert body.code == code
