@@ -9,10 +9,10 @@
     activate   │ the tokens may leave  (`succession`)
     release   ─┘ once the first token under the new epoch is durable
 
-A session that is not ready at the freeze goes on decoding and takes part in the next batch. A failure
-ends only the moves it concerns: before the commit the source resumes (`ends`), after it the store has
-decided. Clients of frozen sessions wait from freeze to the target's first token, so nothing is awaited in
-between that is not needed for it.
+A session that is not ready at the freeze goes on decoding and takes part in the next batch, which does not
+wait for this one's end. A failure ends only the moves it concerns: before the commit the source resumes
+(`ends`), after it the store has decided. Clients of frozen sessions wait from freeze to the target's first
+token, so nothing is awaited in between that is not needed for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from swapd.messages.from_worker import Frozen, FrozenItem, Prepared, Quiesced
 from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Quiesce, Release
 from swapd.migration.ends import abort, discard
 from swapd.migration.move import Move
-from swapd.migration.precopy import copy, reserve
+from swapd.migration.precopy import blocks_left, copy, reserve
 from swapd.migration.quarantine import target_fault
 from swapd.migration.route import Peer, Route
 from swapd.migration.succession import activate, release
@@ -80,15 +80,15 @@ class Wave:
             async with trio.open_nursery() as nursery:
                 for move in self.moves:
                     nursery.start_soon(self._approach, move)
-            for number in range(MAX_BATCHES):
-                waiting = self._in(Phase.PRECOPYING)
-                if not waiting:
-                    break
-                await self._cross(f"{self._batch}.{number}", waiting)
-                async with trio.open_nursery() as nursery:
-                    for move in self._in(Phase.PRECOPYING):
-                        nursery.start_soon(self._approach, move)
-            self._abort(self._in(Phase.PRECOPYING), Code.PRECOPY_DIVERGED)
+            # A batch that is frozen goes on by itself, so that the next one need not wait for its end.
+            async with trio.open_nursery() as crossing:
+                for number in range(MAX_BATCHES):
+                    await self._catch_up()
+                    waiting = self._in(Phase.PRECOPYING)
+                    if not waiting:
+                        break
+                    await crossing.start(self._cross, f"{self._batch}.{number}", waiting)
+                self._abort(self._in(Phase.PRECOPYING), Code.PRECOPY_DIVERGED)
             await self._discard()
         except BaseException:
             with trio.move_on_after(self._route.timers.decide_s, shield=True):
@@ -110,19 +110,35 @@ class Wave:
             self._abort([move], error)
             await self._discard()
 
+    async def _catch_up(self) -> None:
+        """Copy what was filled while the others of the wave copied."""
+        async with trio.open_nursery() as nursery:
+            for move in self._in(Phase.PRECOPYING):
+                if blocks_left(self._route, move) > 1:
+                    nursery.start_soon(self._approach, move)
+
     # The pause -------------------------------------------------------------------------------
 
-    async def _cross(self, batch: str, moves: list[Move]) -> None:
-        """Quiesce, freeze, prepare, commit, activate; then release outside the pause."""
+    async def _cross(
+        self, batch: str, moves: list[Move], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Quiesce, freeze, prepare, commit, activate; then release outside the pause.
+
+        Started once it is known who is frozen.
+        """
         crossed: list[Move] = []
         quiesced = await self._quiesce(batch, moves)
         try:
             if quiesced:
-                frozen = await self._freeze(batch, moves)
+                await self._catch_up()
+                frozen = await self._freeze(batch, [move for move in moves if not move.over])
+                task_status.started()
                 prepared = await self._prepare(batch, frozen)
                 self._break_order(prepared)
                 crossed = await self._commit(prepared)
                 await activate(self._route, crossed)
+            else:
+                task_status.started()
         finally:
             for link in (self._route.source, self._route.target):
                 link.tell(Quiesce(batch, False))
