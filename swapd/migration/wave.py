@@ -40,6 +40,8 @@ from swapd.sessions.table import SessionTable
 from swapd.store.ledger import MoveCommit, commit_move
 
 MAX_BATCHES: Final = 8
+LEFT_FOR_THE_QUIET: Final = 2
+"""Blocks of a session that are copied while prefill is set aside: one step more would fill none."""
 
 
 class Wave:
@@ -58,6 +60,8 @@ class Wave:
         self._batch = batch
         self.moves = list(moves)
         self._discards: list[Move] = []
+        self._crossing = 0
+        """Batches in their pauses: while there is one, both workers keep prefill aside."""
         self._withdrawn: Code | None = None
 
     @property
@@ -79,11 +83,11 @@ class Wave:
         try:
             async with trio.open_nursery() as nursery:
                 for move in self.moves:
-                    nursery.start_soon(self._approach, move)
+                    nursery.start_soon(self._approach, move, LEFT_FOR_THE_QUIET)
             # A batch that is frozen goes on by itself, so that the next one need not wait for its end.
             async with trio.open_nursery() as crossing:
                 for number in range(MAX_BATCHES):
-                    await self._catch_up()
+                    await self._catch_up(most=LEFT_FOR_THE_QUIET)
                     waiting = self._in(Phase.PRECOPYING)
                     if not waiting:
                         break
@@ -98,24 +102,24 @@ class Wave:
                     await self._discard()
             raise
 
-    async def _approach(self, move: Move) -> None:
-        """Reserve, if that is not done, and pre-copy one session."""
+    async def _approach(self, move: Move, most: int) -> None:
+        """Reserve, if that is not done, and pre-copy one session until at most so many blocks are left."""
         try:
             if move.phase is Phase.PLANNED:
                 if move.withdrawn is not None:
                     raise SwapdError(move.withdrawn)
                 await reserve(self._route, move)
-            await copy(self._route, move)
+            await copy(self._route, move, most)
         except SwapdError as error:
             self._abort([move], error)
             await self._discard()
 
-    async def _catch_up(self) -> None:
+    async def _catch_up(self, most: int) -> None:
         """Copy what was filled while the others of the wave copied."""
         async with trio.open_nursery() as nursery:
             for move in self._in(Phase.PRECOPYING):
-                if blocks_left(self._route, move) > 1:
-                    nursery.start_soon(self._approach, move)
+                if blocks_left(self._route, move) > most:
+                    nursery.start_soon(self._approach, move, most)
 
     # The pause -------------------------------------------------------------------------------
 
@@ -127,10 +131,10 @@ class Wave:
         Started once it is known who is frozen.
         """
         crossed: list[Move] = []
-        quiesced = await self._quiesce(batch, moves)
+        self._crossing += 1
         try:
-            if quiesced:
-                await self._catch_up()
+            if self._crossing > 1 or await self._quiesce(moves):
+                await self._catch_up(most=1)
                 frozen = await self._freeze(batch, [move for move in moves if not move.over])
                 task_status.started()
                 prepared = await self._prepare(batch, frozen)
@@ -140,23 +144,39 @@ class Wave:
             else:
                 task_status.started()
         finally:
-            for link in (self._route.source, self._route.target):
-                link.tell(Quiesce(batch, False))
+            self._crossing -= 1
+            if not self._crossing:
+                for link in (self._route.source, self._route.target):
+                    link.tell(Quiesce(self._batch, False))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._discard)
             for move in crossed:
                 nursery.start_soon(release, self._route, move)
 
-    async def _quiesce(self, batch: str, moves: list[Move]) -> bool:
+    async def _quiesce(self, moves: list[Move]) -> bool:
+        """Have both workers set prefill aside, side by side: each answers at a step boundary of its own."""
         route = self._route
-        try:
-            quiesce, within_s = Quiesce(batch, True), route.timers.prepare_s
-            await route.ask_target(moves, quiesce, Quiesced, within_s, imports=False)
-            await route.source.request(quiesce, Quiesced, within_s)
-        except SwapdError as error:
-            self._abort(moves, error)
-            return False
-        return True
+        quiesce, within_s = Quiesce(self._batch, True), route.timers.prepare_s
+        refused: list[SwapdError] = []
+
+        async with trio.open_nursery() as nursery:
+
+            async def quiet_target() -> None:
+                try:
+                    await route.ask_target(moves, quiesce, Quiesced, within_s, imports=False)
+                except SwapdError as error:
+                    refused.append(error)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(quiet_target)
+            try:
+                await route.source.request(quiesce, Quiesced, within_s)
+            except SwapdError as error:
+                refused.append(error)
+                nursery.cancel_scope.cancel()
+        if refused:
+            self._abort(moves, refused[0])
+        return not refused
 
     async def _freeze(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route
