@@ -107,13 +107,14 @@ class MigrationSupervisor:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the drains' tasks until cancelled."""
+        """Own the drains' tasks, and those of loans and certificates, until cancelled."""
         await self._store.read(self.tally.load)
         await self.quarantine.load()
         await self.certificates.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self.certificates.run)
+            nursery.start_soon(self.loans.run, self._table.notify)
             task_status.started()
             try:
                 await trio.sleep_forever()
