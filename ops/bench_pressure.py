@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 
+from ops.ending import run_command
 from swapd.config import PressureConfig
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.replay import parse, replay, row
@@ -202,4 +203,4 @@ def _report(options: argparse.Namespace, figures: Figures, judged: Sequence[Clai
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

@@ -66,6 +66,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
     """Imports that nobody completed, freed by the sweep."""
     tasks: int = 0
     """Trio tasks of the process that have not ended."""
+    taken_at: float = 0.0
+    """When the engine thread counted, on the monotonic clock of its host: older news is not about now."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
