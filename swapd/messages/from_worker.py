@@ -179,7 +179,13 @@ class Activated(msgspec.Struct, frozen=True, tag="activated"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The request has had its effect, now or earlier."""
+    """The request has had its effect, now or earlier.
+
+    `recomputed`: positions computed again for a session that was being rebuilt and is cancelled before its
+    first token, so that no `TokenRun` ever says it (H209).
+    """
+
+    recomputed: int = 0
 
 
 class InventoryItem(msgspec.Struct, frozen=True):
