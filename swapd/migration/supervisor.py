@@ -103,11 +103,12 @@ class MigrationSupervisor:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the drains' tasks until cancelled."""
+        """Own the drains' tasks, and that of the loans, until cancelled."""
         await self._store.read(self.tally.load)
         await self.quarantine.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self.loans.run, self._table.notify)
             task_status.started()
             try:
                 await trio.sleep_forever()

@@ -59,7 +59,7 @@ async def test_a_session_goes_on_from_the_blocks_that_its_move_had_copied(
         assert world.recovery.replayed_tokens == BELOW - COPIED
         assert world.recovery.salvaged_tokens == COPIED
         assert (session.record.owner, session.record.epoch) == (world.b.owner, 2)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_source_that_came_back_as_another_process_was_lost_all_the_same(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_a_source_that_came_back_as_another_process_was_lost_all_the_same(
         outcome = by_session(await drained(world, begun.id))["s"]
         assert (outcome.outcome, outcome.recomputed_tokens) == ("completed_replay", BELOW - COPIED)
         assert len(world.bodies(into.Start, "b")) == 1
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_what_was_copied_of_a_session_that_forbids_replay_is_thrown_away(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_what_was_copied_of_a_session_that_forbids_replay_is_thrown_away(t
         assert (outcome.outcome, outcome.reason) == ("failed", Code.RECOVERY_UNAVAILABLE)
         assert world.bodies(into.Start) == []
         assert len(world.bodies(into.Discard, "b")) == 1
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_target_that_does_not_take_it_up_frees_it_and_the_session_is_replayed(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_a_target_that_does_not_take_it_up_frees_it_and_the_session_is_rep
         ]
         assert (outcome.outcome, outcome.recomputed_tokens) == ("completed_replay", BELOW)
         assert world.recovery.salvaged_tokens == 0
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("how", ["lost", "closed"])
@@ -131,7 +131,7 @@ async def test_a_copy_whose_target_may_not_have_the_session_is_left(tmp_path: Pa
         assert len(world.bodies(into.Discard, "b")) == (how == "closed")
         assert (outcome.outcome, outcome.recomputed_tokens) == ("completed_replay", BELOW)
         world.ledger.free("c", "big")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_the_copy_of_a_session_that_ends_before_it_is_taken_up_is_thrown_away(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_the_copy_of_a_session_that_ends_before_it_is_taken_up_is_thrown_a
         assert isinstance(other.record.owner, Owner)
         assert other.record.owner == world.b.owner
         assert other.rebuilt_positions == BELOW - COPIED
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_what_a_replay_cost_is_added_when_it_is_known(tmp_path: Path) -> None:
