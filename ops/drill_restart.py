@@ -26,6 +26,7 @@ import msgspec
 import trio
 
 from ops.ending import run_command
+from ops.judging import verdicts
 from ops.restarting.findings import Findings
 from ops.restarting.restart import kill_and_restart
 from ops.restarting.silence import stop_until_dead, stop_until_moved
@@ -125,7 +126,7 @@ def table(found: Sequence[Findings]) -> str:
     lines = []
     for part in found:
         lines.append(part.part)
-        lines += [f"  {'holds' if c.holds else 'FAILS'}  {c.name}: {c.detail}" for c in part.claims]
+        lines += [f"  {line}" for line in verdicts(part.claims)]
         figures = ", ".join(
             f"{name} {value:.3f}".rstrip("0").rstrip(".") for name, value in part.figures.items()
         )

@@ -27,6 +27,7 @@ import msgspec
 import trio
 
 from ops.ending import run_command
+from ops.judging import verdicts
 from ops.restarting.findings import Findings
 from ops.soaking.rounds import leaves
 from ops.storming.storm import Storm, judge
@@ -112,9 +113,7 @@ async def _main(options: argparse.Namespace) -> int:
 def _table(found: Findings) -> str:
     """Every figure, then every claim with its verdict."""
     lines = [f"{name:32}{value:>10.0f}" for name, value in found.figures.items()]
-    return "\n".join(
-        lines + [f"{'holds' if c.holds else 'FAILS'}  {c.name}: {c.detail}" for c in found.claims]
-    )
+    return "\n".join(lines + verdicts(found.claims))
 
 
 def _summary(found: Findings, seed: int) -> str:

@@ -129,6 +129,12 @@ class SessionTable:
             return False
         return self.park is None or link is not self.park or self.park.holds(session.id)
 
+    def unresolved(self, session: LiveSession) -> bool:
+        """Whether somebody has to decide what becomes of it: its owner is gone, and it does not wait."""
+        if session.ended or session.waits_to_replay or self.store.failed:
+            return False
+        return not self.owner_is_there(session)
+
     async def find(self, session: str) -> LiveSession:
         """From memory or the store. Raises `session_unknown`."""
         found = self.get(session)

@@ -11,11 +11,11 @@ from console.pages.drain_words import (
     fate,
     foreseen,
     outcomes,
-    reason,
     reasons,
     tell,
     why,
 )
+from console.pages.reason_words import reason
 from swapd.errors import REASONS, Code
 from swapd.migration.transaction import Phase
 from swapd.views import (

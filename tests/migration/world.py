@@ -41,7 +41,8 @@ from swapd.store.writer import Store
 from swapd.transport.arena import Arena
 from swapd.transport.arena_header import HEADER_BYTES
 from swapd.transport.leases import LeaseBook
-from swapd.worker.link import LinkState, WorkerLost
+from swapd.worker.dialogue import WorkerLost
+from swapd.worker.link import LinkState
 
 M = TypeVar("M")
 Deed = Callable[["ScriptedLink", Any], Awaitable[object]]
