@@ -4,7 +4,7 @@
 A private service with two sim workers on two lent devices, sessions running. First a browser opens each page
 again and again; then `--consoles` streams stay open, in turns with none. Progress goes to stderr, tables to
 stdout, one line of verdict last. The exit status is 0 when every claim holds, 1 when one does not, 2 when the
-bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+bench could not run, 130 after Ctrl-C, 143 when it was terminated. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import trio
 
 from ops.console_bench.paint import Paint, paints
+from ops.ending import run_command
 from ops.judging import Claim, NotRun, add_options, conclude, run_bench, stopwatch, write_report
 from tests.e2e.deployment import TOKEN, Deployment
 
@@ -229,4 +230,4 @@ def _cpu_s(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

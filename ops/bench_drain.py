@@ -4,7 +4,8 @@
 A private service with two sim workers for each arm, a ceiling of moves at once. In a round each arm moves one
 session alone, a few times, and then all of them in one drain; arms take turns within a round. Progress goes
 to stderr, the table to stdout, one line of verdict last. The exit status is 0 when the claims hold, 1 when
-one does not, 2 when the bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+one does not, 2 when the bench could not run, 130 after Ctrl-C, 143 when it was
+terminated. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
+from ops.ending import run_command
 from ops.judging import (
     Claim,
     NotRun,
@@ -333,4 +335,4 @@ if __name__ == "__main__":
     if len(os.sched_getaffinity(0)) < 2:
         print("bench_drain: one core has no room for two workers and a service", file=sys.stderr)
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

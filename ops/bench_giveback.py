@@ -3,7 +3,8 @@
 
 A private service with two sim workers on two lent cores; sessions run on one of them. Progress goes to
 stderr, the table to stdout, one line of verdict last. The exit status is 0 when every claim holds, 1 when one
-does not, 2 when the bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+does not, 2 when the bench could not run, 130 after Ctrl-C, 143 when it was terminated.
+See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
+from ops.ending import run_command
 from ops.judging import (
     Claim,
     NotRun,
@@ -301,4 +303,4 @@ def _load_on(core: int) -> Iterator[None]:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

@@ -2,7 +2,8 @@
 """Measure the pause of a move, as a client sees it, between two real vLLM workers on this machine's CPU.
 
 Progress goes to stderr, the table to stdout, one line of verdict last. The exit status is 0 when every claim
-holds, 1 when one does not, 2 when the bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+holds, 1 when one does not, 2 when the bench could not run, 130 after Ctrl-C, 143 when it was
+terminated. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
+from ops.ending import SAID_BY_SIGNAL, run_command
 from ops.handoff_bench.control import ControlResult, control_round, run_controls
 from ops.handoff_bench.deployment import Deployment, Size, open_deployment, private_folder
 from ops.handoff_bench.figures import cell_json
@@ -97,12 +99,14 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 async def _main(options: argparse.Namespace) -> int:
     """Run, unless a signal says otherwise; what was started has ended either way."""
-    status = 130
+    status = 2
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
-                async for _ in signals:
+                nonlocal status
+                async for number in signals:
+                    status = SAID_BY_SIGNAL + number
                     nursery.cancel_scope.cancel()
                     return
 
@@ -260,4 +264,4 @@ def _tell(
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

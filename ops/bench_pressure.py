@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 
+from ops.ending import run_command
 from ops.judging import Claim, add_options, conclude, write_report
 from swapd.config import PressureConfig
 from swapd.pressure.calibration import DevicePressure
@@ -186,4 +187,4 @@ def _table(options: argparse.Namespace, figures: Figures) -> str:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

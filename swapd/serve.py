@@ -55,7 +55,7 @@ from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
 from swapd.settings.keeper import SettingsKeeper
 from swapd.store.ballast import BALLAST_BYTES
-from swapd.store.drains import open_drains
+from swapd.store.drains import open_drains, unpriced_drains
 from swapd.store.ledger import load_tokens
 from swapd.store.meta import next_generation
 from swapd.store.moves import finish_move, moves_of, open_moves
@@ -344,6 +344,8 @@ class Coordinator:
         def read(db: sqlite3.Connection) -> list[tuple[DrainRecord, list[MoveRecord]]]:
             return [(drain, moves_of(db, drain.id)) for drain in open_drains(db)]
 
+        for drain in await self.store.read(unpriced_drains):
+            self.supervisor.remember(drain)
         for drain, moves in await self.store.read(read):
             self.supervisor.resume(drain, moves)
 

@@ -233,7 +233,7 @@ def _row(each: SessionOutcome, over: bool) -> Row:
     tag = outcome_tag(each)
     if each.outcome is None and _under_way(each):
         what = _PHASES.get(each.phase, "On its way")
-    elif each.reason is not None and each.outcome != "parked":
+    elif each.reason is not None and not _is_note(each):
         what = reason(each.reason, each.detail)
     else:
         what = _after(each, over)
@@ -248,8 +248,15 @@ def _row(each: SessionOutcome, over: bool) -> Row:
     )
 
 
+def _is_note(each: SessionOutcome) -> bool:
+    """Whether the reason only adds to how well it went."""
+    return each.outcome == "parked" or (each.outcome, each.reason) == ("completed_native", Code.SOURCE_LOST)
+
+
 def _after(each: SessionOutcome, over: bool) -> str:
     match each.outcome:
+        case "completed_native" if each.reason == Code.SOURCE_LOST:
+            return "Nothing computed again, though its old worker was lost before it had let go of it."
         case "completed_native":
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."

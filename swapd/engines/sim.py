@@ -211,6 +211,10 @@ class SimEngine:
     def recomputed(self) -> int:
         return self._recomputed
 
+    def recomputed_for(self, key: str) -> int:
+        generation = self._generations.get(key)
+        return generation.again if generation is not None and generation.replay_end else 0
+
     def close(self) -> None:
         self._generations.clear()
 

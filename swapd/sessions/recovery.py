@@ -23,6 +23,7 @@ from swapd.messages.generation import Owner
 from swapd.messages.to_worker import Resend
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
+from swapd.sessions.cost import ask_cost
 from swapd.sessions.examination import Examination
 from swapd.sessions.live import LiveSession
 from swapd.sessions.reassignment import Note, Reassignment
@@ -65,6 +66,7 @@ class Recovery:
         """Positions that replays computed again, as their workers said with their first tokens."""
         self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
         table.on_rebuilt = self._rebuilt
+        table.on_unpriced = self._unpriced
         self.outcomes: Counter[str] = Counter()
         self._config = config
         self._table = table
@@ -294,6 +296,21 @@ class Recovery:
         self.replayed_tokens += positions
         self.findings.rebuilt(session.id, positions)
         self.on_rebuilt(session)
+
+    def _unpriced(self, session: LiveSession) -> None:
+        """It ended before its replay gave a token; the worker that has it says what that cost."""
+        owner = session.record.owner
+        link = self._links.get(owner.worker) if owner is not None else None
+        if self._nursery is not None and link is not None and link.is_owner(owner):
+            self._nursery.start_soon(self._price, session, link)
+        else:
+            session.priced(0)
+            self._rebuilt(session)
+
+    async def _price(self, session: LiveSession, link: WorkerLink) -> None:
+        # A worker that hangs answers when it goes on, or is taken down: then nobody knows.
+        session.priced(await ask_cost(link, session, self._config.timers.dead_s))
+        self._rebuilt(session)
 
     # A worker that attached ------------------------------------------------------------------
 

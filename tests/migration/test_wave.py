@@ -470,6 +470,7 @@ async def test_a_source_that_hangs_is_asked_to_release_until_it_has_or_is_gone(t
                     world.lose("a")
                 else:
                     world.a.always(into.Release, ScriptedLink.work)
+            assert wave.moves[0].reason == (Code.SOURCE_LOST if lost else None)
             assert set(world.bodies(into.Release)) == {into.Release("s", 1)}
 
 
@@ -607,7 +608,7 @@ async def test_a_source_that_dies_after_the_freeze_is_not_needed_any_more(tmp_pa
         wave = await wave_of(world, session)
         world.b.on(into.Prepare, without_source)
         await wave.run()
-        assert wave.moves[0].outcome == "completed_native"
+        assert (wave.moves[0].outcome, wave.moves[0].reason) == ("completed_native", Code.SOURCE_LOST)
         assert session.record.owner == world.b.owner
 
 
