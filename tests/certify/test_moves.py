@@ -68,14 +68,20 @@ async def still_serves(world: World, *names: str) -> None:
 
 
 async def test_a_certificate_allows_moves_and_plans_say_which(tmp_path: Path) -> None:
-    """H129, H131, H132: both ways, with basis and expiry; the transfer and the switch beside them."""
+    """H91, H129, H131, H132: both ways, with basis and expiry; the transfer and the switch beside them."""
     async with certified(tmp_path, Clock()) as world:
         await world.session()
         view = await service(world).plans.view(OPERATOR)
         assert [each.edge for each in view.edges] == [Pair("a", "b"), Pair("b", "a")]
         assert {(each.basis, each.expires_at) for each in view.edges} == {("evaluated", GOOD.expires_at)}
         assert (view.migration_enabled, view.certification_refusals, view.no_target) == (True, (), False)
-        assert (view.transfer.kind, view.transfer.bytes) == ("arena", 1 << 20)
+        assert world.arena is not None
+        lock = world.arena.page_locked
+        assert (view.transfer.kind, view.transfer.bytes, view.transfer.page_locked) == (
+            "arena",
+            1 << 20,
+            lock,
+        )
         assert [each.id for each in view.certificates] == [GOOD.id]
         begun = await world.supervisor.start("a", 60, "operator")
         assert by_session(await drained(world, begun.id))["s"].outcome == "completed_native"
