@@ -9,6 +9,8 @@ import pytest
 
 from ops.bench_pressure import Claim, Figures, claims, main
 
+pytestmark = pytest.mark.once
+
 FEW = ["--days", "0.05", "--tracker-readings", "50"]
 EASY = ["--max-s", "600", "--max-mib", "4000", "--max-share", "1"]
 FIGURES = Figures(
