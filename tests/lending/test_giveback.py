@@ -129,7 +129,11 @@ async def test_a_take_back_joins_the_drain_that_is_there(tmp_path: Path) -> None
         await lent.until_state(lent.a, "free")
         assert lent.a.give_back is not None
         assert lent.a.give_back.drains == (drain.id,)
-        assert await world.rows("SELECT outcome FROM moves") == [("completed_native",)]
+        # The move's own end is written behind the release; the device waits for the release alone.
+        await lent.until(lambda: session.move is None)
+        while (moves := await world.rows("SELECT outcome FROM moves")) == [(None,)]:
+            await world.table.wait_activity(0.02)
+        assert moves == [("completed_native",)]
         world.check_baseline()
 
 
