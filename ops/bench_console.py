@@ -4,13 +4,12 @@
 A private service with two sim workers on two lent devices, sessions running. First a browser opens each page
 again and again; then `--consoles` streams stay open, in turns with none. Progress goes to stderr, tables to
 stdout, one line of verdict last. The exit status is 0 when every claim holds, 1 when one does not, 2 when the
-bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+bench could not run, 130 after Ctrl-C, 143 when it was terminated. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -26,7 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
-from ops.console_bench.paint import NoBrowser, Paint, paints
+from ops.console_bench.paint import Paint, paints
+from ops.ending import run_command
+from ops.judging import Claim, NotRun, add_options, conclude, run_bench, stopwatch, write_report
 from tests.e2e.deployment import TOKEN, Deployment
 
 PAGES: Final = ("/", "/devices/core0", "/sessions", "/drains", "/away", "/settings", "/diagnostics")
@@ -69,16 +70,6 @@ blocks = 8192
 """
 
 
-class Claim(NamedTuple):
-    name: str
-    holds: bool
-    detail: str
-
-
-class NotRun(Exception):
-    """The bench could not measure; the text says why."""
-
-
 class Cost(NamedTuple):
     """Share of one core that the service used in one arm's turns: `streams` open of `address`."""
 
@@ -89,36 +80,20 @@ class Cost(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    try:
-        painted, costs = trio.run(partial(_bench, options))
-    except KeyboardInterrupt:
-        return 130
-    except (ExceptionGroup, NotRun, NoBrowser, AssertionError, trio.TooSlowError) as error:
-        print(f"bench_console: {_first(error)}", file=sys.stderr)
-        return 2
+    return run_bench("bench_console", partial(_main, _options(arguments)))
+
+
+def _main(options: argparse.Namespace) -> int:
+    painted, costs = trio.run(partial(_bench, options))
     judged = claims(painted, costs, timing=not options.no_timing_claims)
-    if options.json is not None:
-        report = {
-            "version": VERSION,
-            "options": {"times": options.times, "consoles": options.consoles, "seconds": options.seconds},
-            "pages": [paint._asdict() for paint in painted],
-            "costs": [cost._asdict() for cost in costs],
-            "claims": [claim._asdict() for claim in judged],
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(_table(painted, costs))
-    for claim in judged:
-        print(f"{'holds' if claim.holds else 'FAILS'}  {claim.name}: {claim.detail}")
-    failed = sum(not claim.holds for claim in judged)
-    print(f"all {len(judged)} claims hold" if not failed else f"{failed} of {len(judged)} claims fail")
-    return 1 if failed else 0
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    report = {
+        "version": VERSION,
+        "options": {"times": options.times, "consoles": options.consoles, "seconds": options.seconds},
+        "pages": [paint._asdict() for paint in painted],
+        "costs": [cost._asdict() for cost in costs],
+    }
+    write_report(options.json, report, judged)
+    return conclude(_table(painted, costs), judged)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -129,10 +104,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3, help="turns of each arm (3)")
     parser.add_argument("--pages", nargs="+", default=PAGES, help="which pages to open (all)")
     parser.add_argument("--watched", nargs="+", default=WATCHED, help="which streams to keep open (all)")
-    parser.add_argument("--json", type=Path, help="write the report here")
-    parser.add_argument(
-        "--no-timing-claims", action="store_true", help="judge only what a busy machine keeps"
-    )
+    add_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -184,11 +156,7 @@ def _table(painted: Sequence[Paint], costs: Sequence[Cost]) -> str:
 
 
 async def _bench(options: argparse.Namespace) -> tuple[list[Paint], list[Cost]]:
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.1f} s  {line}", file=sys.stderr, flush=True)
-
+    say = stopwatch()
     extra = CONFIG % (CORES[0], CORES[-1])
     if len(CORES) < 2:
         raise NotRun("one core cannot be lent twice")
@@ -262,4 +230,4 @@ def _cpu_s(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

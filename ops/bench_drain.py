@@ -4,17 +4,16 @@
 A private service with two sim workers for each arm, a ceiling of moves at once. In a round each arm moves one
 session alone, a few times, and then all of them in one drain; arms take turns within a round. Progress goes
 to stderr, the table to stdout, one line of verdict last. The exit status is 0 when the claims hold, 1 when
-one does not, 2 when the bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+one does not, 2 when the bench could not run, 130 after Ctrl-C, 143 when it was
+terminated. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -26,6 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
+from ops.ending import run_command
+from ops.judging import (
+    Claim,
+    NotRun,
+    add_options,
+    conclude,
+    median_and_most,
+    run_bench,
+    stopwatch,
+    write_report,
+)
 from tests.e2e.deployment import Deployment, reading
 
 DEFAULT: Final = "default"
@@ -78,46 +88,26 @@ class Figure(NamedTuple):
         return max(each.wall_s for each in self.alone)
 
 
-class Claim(NamedTuple):
-    name: str
-    holds: bool
-    detail: str
-
-
-class NotRun(Exception):
-    """The bench could not measure; the text says why."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    try:
-        figures = trio.run(partial(_bench, options))
-    except KeyboardInterrupt:
-        return 130
-    except (ExceptionGroup, NotRun, AssertionError, trio.TooSlowError) as error:
-        print(f"bench_drain: {_first(error)}", file=sys.stderr)
-        return 2
+    return run_bench("bench_drain", partial(_main, _options(arguments)))
+
+
+def _main(options: argparse.Namespace) -> int:
+    figures = trio.run(partial(_bench, options))
     judged = claims(figures, timing=not options.no_timing_claims)
-    if options.json is not None:
-        report = {
-            "version": VERSION,
-            "options": {
-                "rounds": options.rounds,
-                "sessions": options.sessions,
-                "prompt": options.prompt,
-                "arms": _arms(options),
-            },
-            "bytes_per_s": bandwidth(figures),
-            "figures": [_figure_json(figure) for figure in figures],
-            "claims": [claim._asdict() for claim in judged],
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(table(figures))
-    for claim in judged:
-        print(f"{'holds' if claim.holds else 'FAILS'}  {claim.name}: {claim.detail}")
-    failed = sum(not claim.holds for claim in judged)
-    print(f"all {len(judged)} claims hold" if not failed else f"{failed} of {len(judged)} claims fail")
-    return 1 if failed else 0
+    report = {
+        "version": VERSION,
+        "options": {
+            "rounds": options.rounds,
+            "sessions": options.sessions,
+            "prompt": options.prompt,
+            "arms": _arms(options),
+        },
+        "bytes_per_s": bandwidth(figures),
+        "figures": [_figure_json(figure) for figure in figures],
+    }
+    write_report(options.json, report, judged)
+    return conclude(table(figures), judged)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -128,10 +118,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--at-once", type=_numbers, default=(), help="more arms: ceilings of moves at once, such as 1,4"
     )
-    parser.add_argument("--json", type=Path, help="write the report here")
-    parser.add_argument(
-        "--no-timing-claims", action="store_true", help="judge only what a busy machine keeps"
-    )
+    add_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -144,12 +131,6 @@ def _arms(options: argparse.Namespace) -> dict[str, str]:
     return {DEFAULT: ""} | {
         f"{number} at once": f"max_concurrent_migrations = {number}" for number in options.at_once
     }
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 # Judging ----------------------------------------------------------------------------------------------
@@ -201,7 +182,7 @@ def table(figures: Sequence[Figure]) -> str:
     for arm in dict.fromkeys(figure.arm for figure in figures):
         ours = [figure for figure in figures if figure.arm == arm]
         cells = [
-            f"{statistics.median(values):.{digits}f} / {max(values):.{digits}f}"
+            median_and_most(values, digits)
             for values, digits in (
                 ([1000 * figure.alone_s for figure in ours], 0),
                 ([1000 * figure.together.wall_s for figure in ours], 0),
@@ -226,11 +207,7 @@ def _figure_json(figure: Figure) -> Json:
 
 
 async def _bench(options: argparse.Namespace) -> list[Figure]:
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.1f} s  {line}", file=sys.stderr, flush=True)
-
+    say = stopwatch()
     figures: list[Figure] = []
     async with AsyncExitStack() as stack:
         arms = {}
@@ -358,4 +335,4 @@ if __name__ == "__main__":
     if len(os.sched_getaffinity(0)) < 2:
         print("bench_drain: one core has no room for two workers and a service", file=sys.stderr)
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

@@ -3,15 +3,14 @@
 
 A private service with two sim workers on two lent cores; sessions run on one of them. Progress goes to
 stderr, the table to stdout, one line of verdict last. The exit status is 0 when every claim holds, 1 when one
-does not, 2 when the bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+does not, 2 when the bench could not run, 130 after Ctrl-C, 143 when it was terminated.
+See docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -26,6 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
+from ops.ending import run_command
+from ops.judging import (
+    Claim,
+    NotRun,
+    add_options,
+    conclude,
+    median_and_most,
+    run_bench,
+    stopwatch,
+    write_report,
+)
 from tests.e2e.deployment import Deployment, reading
 
 THRESHOLD_PCT: Final = 60.0
@@ -84,60 +94,30 @@ class Figure(NamedTuple):
     own_s: float
 
 
-class Claim(NamedTuple):
-    name: str
-    holds: bool
-    detail: str
-
-
-class NotRun(Exception):
-    """The bench could not measure; the text says why."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
+    return run_bench("bench_giveback", partial(_main, _options(arguments)))
+
+
+def _main(options: argparse.Namespace) -> int:
     if len(CORES) < 2:
-        print("bench_giveback: one core cannot be lent twice", file=sys.stderr)
-        return 2
-    try:
-        figures = trio.run(partial(_bench, options))
-    except KeyboardInterrupt:
-        return 130
-    except (ExceptionGroup, NotRun, AssertionError, trio.TooSlowError) as error:
-        print(f"bench_giveback: {_first(error)}", file=sys.stderr)
-        return 2
+        raise NotRun("one core cannot be lent twice")
+    figures = trio.run(partial(_bench, options))
     judged = claims(figures, timing=not options.no_timing_claims)
-    if options.json is not None:
-        report = {
-            "version": VERSION,
-            "options": {"rounds": options.rounds, "sessions": options.sessions},
-            "figures": [figure._asdict() for figure in figures],
-            "claims": [claim._asdict() for claim in judged],
-        }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    print(_table(figures))
-    for claim in judged:
-        print(f"{'holds' if claim.holds else 'FAILS'}  {claim.name}: {claim.detail}")
-    failed = sum(not claim.holds for claim in judged)
-    print(f"all {len(judged)} claims hold" if not failed else f"{failed} of {len(judged)} claims fail")
-    return 1 if failed else 0
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    report = {
+        "version": VERSION,
+        "options": {"rounds": options.rounds, "sessions": options.sessions},
+        "figures": [figure._asdict() for figure in figures],
+    }
+    write_report(options.json, report, judged)
+    return conclude(_table(figures), judged)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="give-backs of each kind (5)")
     parser.add_argument("--sessions", type=int, default=8, help="sessions on the device (8)")
-    parser.add_argument("--json", type=Path, help="write the report here")
     parser.add_argument("--no-load", action="store_true", help="only take-backs: the cores are busy anyway")
-    parser.add_argument(
-        "--no-timing-claims", action="store_true", help="judge only what a busy machine keeps"
-    )
+    add_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -180,7 +160,7 @@ def _table(figures: Sequence[Figure]) -> str:
     for how in dict.fromkeys(figure.how for figure in figures):
         ours = [figure for figure in figures if figure.how == how]
         cells = [
-            f"{statistics.median(values):.{digits}f} / {max(values):.{digits}f}"
+            median_and_most(values, digits)
             for values, digits in (
                 ([f.closed_ms for f in ours], 1),
                 ([f.drain_s for f in ours], 2),
@@ -193,11 +173,7 @@ def _table(figures: Sequence[Figure]) -> str:
 
 
 async def _bench(options: argparse.Namespace) -> list[Figure]:
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.1f} s  {line}", file=sys.stderr, flush=True)
-
+    say = stopwatch()
     # Without loads of ours those of others must not count as the owner's.
     line = (100.0, 3600.0) if options.no_load else (THRESHOLD_PCT, SUSTAIN_S)
     config = CONFIG % (CORES[0], CORES[-1], *line, POLL_S * 1000)
@@ -327,4 +303,4 @@ def _load_on(core: int) -> Iterator[None]:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

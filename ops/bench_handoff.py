@@ -2,7 +2,8 @@
 """Measure the pause of a move, as a client sees it, between two real vLLM workers on this machine's CPU.
 
 Progress goes to stderr, the table to stdout, one line of verdict last. The exit status is 0 when every claim
-holds, 1 when one does not, 2 when the bench could not run, 130 after Ctrl-C. See docs/benchmarks.md.
+holds, 1 when one does not, 2 when the bench could not run, 130 after Ctrl-C, 143 when it was
+terminated. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,13 +24,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import trio
 
+from ops.ending import SAID_BY_SIGNAL, run_command
 from ops.handoff_bench.control import ControlResult, control_round, run_controls
 from ops.handoff_bench.deployment import Deployment, Size, open_deployment, private_folder
 from ops.handoff_bench.figures import cell_json
 from ops.handoff_bench.plan import Break, CellPlan, plan_cell
 from ops.handoff_bench.report import encode, host_facts, plot, table
 from ops.handoff_bench.rounds import Round, RoundResult
-from ops.handoff_bench.verdict import Claim, broken_claims, claims
+from ops.handoff_bench.verdict import broken_claims, claims
+from ops.judging import Claim, add_options, conclude, stopwatch
 from swapd.errors import SwapdError
 from swapd.models.smollm2 import ensure_checkpoint
 from swapd.sessions.tokenizer import load_tokenizer
@@ -60,7 +63,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--contexts", type=_numbers, help="prompt lengths in tokens (512,2048,4096)")
     parser.add_argument("--sessions", type=_numbers, help="how many sessions move at once (1,4)")
     parser.add_argument("--repeat", type=int, help="moves a cell (20)")
-    parser.add_argument("--json", type=Path, help="write the report here")
     parser.add_argument("--plot", type=Path, help="draw it here; by default beside the report")
     parser.add_argument(
         "--break",
@@ -70,9 +72,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="damage what is copied, with checksums off: the outputs must differ",
     )
     parser.add_argument("--quick", action="store_true", help="a few moves at 512 tokens, for tests")
-    parser.add_argument(
-        "--no-timing-claims", action="store_true", help="judge only what a busy machine keeps"
-    )
+    add_options(parser)
     parser.add_argument("--model", type=Path, help="a checkpoint folder (SmolLM2-135M-Instruct)")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and sampling")
     parser.add_argument("--keep", action="store_true", help="keep the private folder with its logs")
@@ -97,24 +97,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-class Progress:
-    """Lines on stderr, each with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        print(f"{time.monotonic() - self._began:7.1f} s  {line}", file=sys.stderr, flush=True)
-
-
 async def _main(options: argparse.Namespace) -> int:
     """Run, unless a signal says otherwise; what was started has ended either way."""
-    status = 130
+    status = 2
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
-                async for _ in signals:
+                nonlocal status
+                async for number in signals:
+                    status = SAID_BY_SIGNAL + number
                     nursery.cancel_scope.cancel()
                     return
 
@@ -129,7 +121,7 @@ async def _main(options: argparse.Namespace) -> int:
 
 
 async def _bench(options: argparse.Namespace) -> int:
-    report = Progress()
+    report = stopwatch()
     model = options.model or ensure_checkpoint(report=report)
     encode_text = load_tokenizer(model).encode
     cells = [
@@ -156,7 +148,12 @@ class _Bench:
     """The measured part, then the control runs, then the figures."""
 
     def __init__(
-        self, folder: Path, model: Path, cells: Sequence[CellPlan], damage: Break, report: Progress
+        self,
+        folder: Path,
+        model: Path,
+        cells: Sequence[CellPlan],
+        damage: Break,
+        report: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._model = model
@@ -233,7 +230,6 @@ def _size(cells: Sequence[CellPlan]) -> Size:
 def _tell(
     options: argparse.Namespace, figures: list[Json], judged: list[Claim], seconds: dict[str, float]
 ) -> int:
-    holds = all(claim.holds for claim in judged)
     host = host_facts()
     if options.json is not None:
         options.json.write_text(
@@ -254,7 +250,7 @@ def _tell(
                         {"claim": claim.name, "holds": claim.holds, "detail": claim.detail}
                         for claim in judged
                     ],
-                    "holds": holds,
+                    "holds": all(claim.holds for claim in judged),
                 }
             )
         )
@@ -263,14 +259,9 @@ def _tell(
             plot(figures, options.plot, host)
         except ImportError:
             print("bench_handoff: no plot: matplotlib is not installed", file=sys.stderr)
-    print(table(figures))
-    for claim in judged:
-        print(f"{'holds' if claim.holds else 'FAILS'}  {claim.name}: {claim.detail}")
-    failed = sum(not claim.holds for claim in judged)
-    print(f"all {len(judged)} claims hold" if holds else f"{failed} of {len(judged)} claims fail")
-    return 0 if holds else 1
+    return conclude(table(figures), judged)
 
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

@@ -8,7 +8,6 @@ holds, 1 when one does not. See docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import platform
 import random
@@ -17,13 +16,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 # A script's own folder is on the path, the project's is not.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 
+from ops.ending import run_command
+from ops.judging import Claim, add_options, conclude, write_report
 from swapd.config import PressureConfig
 from swapd.pressure.calibration import DevicePressure
 from swapd.pressure.replay import parse, replay, row
@@ -45,24 +46,19 @@ class Figures(NamedTuple):
     tracker_share: float
 
 
-class Claim(NamedTuple):
-    name: str
-    holds: bool
-    detail: str
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     figures = measure(options.days, options.poll_s, options.tracker_readings, options.seed)
     judged = claims(figures, options.max_s, options.max_mib, options.max_share)
-    if options.json is not None:
-        options.json.write_text(json.dumps(_report(options, figures, judged), indent=1) + "\n")
-    print(_table(options, figures))
-    for claim in judged:
-        print(f"{'holds' if claim.holds else 'FAILS'}  {claim.name}: {claim.detail}")
-    failed = sum(not claim.holds for claim in judged)
-    print(f"{failed} of {len(judged)} claims fail" if failed else f"all {len(judged)} claims hold")
-    return 1 if failed else 0
+    report = {
+        "version": VERSION,
+        "host": {"python": platform.python_version(), "machine": platform.machine()},
+        "options": {"days": options.days, "poll_s": options.poll_s, "seed": options.seed},
+        "figures": figures._asdict(),
+        "holds": all(claim.holds for claim in judged),
+    }
+    write_report(options.json, report, judged)
+    return conclude(_table(options, figures), judged)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -74,7 +70,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-mib", type=float, default=4.0, help="MiB that memory may grow by (4)")
     parser.add_argument("--max-share", type=float, default=0.002, help="of a core for a tracker (0.002)")
     parser.add_argument("--seed", type=int, default=1, help="of the readings")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    add_options(parser, timing=False)
     return parser.parse_args(arguments)
 
 
@@ -189,17 +185,6 @@ def _table(options: argparse.Namespace, figures: Figures) -> str:
     return "\n".join(f"{name:<32}{value:>12}" for name, value in rows)
 
 
-def _report(options: argparse.Namespace, figures: Figures, judged: Sequence[Claim]) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "host": {"python": platform.python_version(), "machine": platform.machine()},
-        "options": {"days": options.days, "poll_s": options.poll_s, "seed": options.seed},
-        "figures": figures._asdict(),
-        "claims": [claim._asdict() for claim in judged],
-        "holds": all(claim.holds for claim in judged),
-    }
-
-
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

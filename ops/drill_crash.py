@@ -6,7 +6,7 @@ while its worker is drained; the step is held by a failpoint, the victim is kill
 cancelled, and the step goes on. Then the client's tokens are compared with the uninterrupted ones, the
 drain's report with what the matrix allows, and everything that could be left behind is looked for. Progress
 goes to stderr; a table and one line of summary to stdout. The exit status is 0 when every cell held, 1 when
-one did not, 2 when the drill could not run, 130 after Ctrl-C.
+one did not, 2 when the drill could not run, 130 after Ctrl-C, 143 when it was terminated.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ops.crashing.pace import PACES, Kind, Pace
 from ops.crashing.reader import Reader
 from ops.crashing.report import summary, table
 from ops.crashing.stage import Stage
+from ops.ending import run_command
 from ops.soaking.clients import Plan
 from ops.soaking.rounds import leaves
 from swapd.failpoints import COMMIT_ORDER
@@ -202,4 +203,4 @@ def _line(result: CellResult, number: int, of: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

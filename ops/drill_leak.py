@@ -7,13 +7,12 @@ up, and again at the end, all comes to rest: then blocks, sessions, reservations
 descriptors, threads, tasks and shared memory must be what they were, and memory must not have grown with the
 cycles. The client's tokens are compared with the uninterrupted ones. Progress goes to stderr; a table and one
 line of summary to stdout. The exit status is 0 when every claim holds, 1 when one does not, 2 when the drill
-could not run, 130 after Ctrl-C.
+could not run, 130 after Ctrl-C, 143 when it was terminated.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ import trio
 
 from ops.crashing.options import add_options, model_of
 from ops.crashing.stage import Stage
+from ops.ending import run_command
 from ops.leaking.cycles import Cycles
 from ops.leaking.drift import drift
 from ops.leaking.footprint import rss_anon_kib
@@ -166,7 +166,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    # However the drill is ended, it ends the service that it has started.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    sys.exit(main())
+    sys.exit(run_command(main))

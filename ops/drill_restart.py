@@ -7,7 +7,7 @@ a new owner, and it is continued: what it says late is fenced. Part 3: a worker 
 dead. What each client received is compared token by token with an engine that nobody moved.
 
 Progress goes to stderr, the table to stdout, one line of summary last. The exit status is 0 when every claim
-holds, 1 when one does not, 2 when the drill could not run, 130 after Ctrl-C.
+holds, 1 when one does not, 2 when the drill could not run, 130 after Ctrl-C, 143 when it was terminated.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import msgspec
 import trio
 
+from ops.ending import run_command
+from ops.judging import verdicts
 from ops.restarting.findings import Findings
 from ops.restarting.restart import kill_and_restart
 from ops.restarting.silence import stop_until_dead, stop_until_moved
@@ -124,7 +126,7 @@ def table(found: Sequence[Findings]) -> str:
     lines = []
     for part in found:
         lines.append(part.part)
-        lines += [f"  {'holds' if c.holds else 'FAILS'}  {c.name}: {c.detail}" for c in part.claims]
+        lines += [f"  {line}" for line in verdicts(part.claims)]
         figures = ", ".join(
             f"{name} {value:.3f}".rstrip("0").rstrip(".") for name, value in part.figures.items()
         )
@@ -137,4 +139,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -6,13 +6,13 @@ moments, before any event has come too, and all at once in a gust during each dr
 `Last-Event-ID`, by `?after=`, by both, or over a WebSocket. What each received is compared, event by event
 with the others' and token by token with an engine that nobody moved. Same seed: same sessions, clients and
 gusts, at other instants. Progress goes to stderr; a table and one line of summary to stdout. The exit status
-is 0 when every claim holds, 1 when one does not, 2 when the drill could not run, 130 after Ctrl-C.
+is 0 when every claim holds, 1 when one does not, 2 when the drill could not run, 130 after Ctrl-C,
+143 when it was terminated.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import msgspec
 import trio
 
+from ops.ending import run_command
+from ops.judging import verdicts
 from ops.restarting.findings import Findings
 from ops.soaking.rounds import leaves
 from ops.storming.storm import Storm, judge
@@ -111,9 +113,7 @@ async def _main(options: argparse.Namespace) -> int:
 def _table(found: Findings) -> str:
     """Every figure, then every claim with its verdict."""
     lines = [f"{name:32}{value:>10.0f}" for name, value in found.figures.items()]
-    return "\n".join(
-        lines + [f"{'holds' if c.holds else 'FAILS'}  {c.name}: {c.detail}" for c in found.claims]
-    )
+    return "\n".join(lines + verdicts(found.claims))
 
 
 def _summary(found: Findings, seed: int) -> str:
@@ -133,7 +133,4 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    # However the drill is ended, it ends the service that it has started.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    sys.exit(main())
+    sys.exit(run_command(main))

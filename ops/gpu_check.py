@@ -5,7 +5,7 @@ NVML as swapd reads it: selection by UUID, attribution of a process that this sc
 what a container hides. Copies between the card and a page-locked arena. With --handoff, two vLLM workers on
 the one card move sessions with made-up weights. Progress goes to stderr, one line a check and a summary line
 to stdout. The exit status is 0 when no check fails, 1 when one does, 2 when the script could not run, 3
-without an NVIDIA GPU, 130 after Ctrl-C. See docs/gpu.md.
+without an NVIDIA GPU, 130 after Ctrl-C, 143 when it was terminated. See docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 
+from ops.ending import run_command
 from ops.gpu_checking.attribution import CardCheck
 from ops.gpu_checking.copies import check_copies
 from ops.gpu_checking.report import REPORT_VERSION, Check, NoCard, summary, table
@@ -106,4 +107,4 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        sys.exit(main())
+        sys.exit(run_command(main))

@@ -5,7 +5,7 @@ Many sessions, clients that come and go, drains back and forth, cancelled half-w
 coordinator killed and stopped at random moments. After each round everything must be as if nothing had
 happened: streams whole and equal to the reference, one end each, nothing held anywhere. A round is given by
 its seed. Progress goes to stderr, one line of summary last to stdout. The exit status is 0 when everything
-held, 1 when something did not, 2 when the soak could not run, 130 after Ctrl-C.
+held, 1 when something did not, 2 when the soak could not run, 130 after Ctrl-C, 143 when it was terminated.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import msgspec
 import trio
 
+from ops.ending import run_command
 from ops.soaking.rounds import RoundResult, leaves, run_round
 from tests.e2e.deployment import Deployment
 
@@ -116,4 +117,4 @@ def _line(result: RoundResult, took_s: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

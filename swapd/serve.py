@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sqlite3
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +30,7 @@ from swapd.diagnostics.desk import Diagnostics
 from swapd.diagnostics.log_ring import LogRing
 from swapd.errors import Code, SwapdError
 from swapd.hooks import Hooks
+from swapd.interpreter import spare_what_is_here, switch_threads_soon
 from swapd.lending.desk import LendingDesk
 from swapd.lending.quiet_clock import QuietClock
 from swapd.lending.sources import DeviceSources
@@ -53,7 +53,7 @@ from swapd.sessions.table import SessionTable
 from swapd.sessions.tokenizer import SimTokenizer, Tokenizer, load_tokenizer
 from swapd.settings.keeper import SettingsKeeper
 from swapd.store.ballast import BALLAST_BYTES
-from swapd.store.drains import open_drains
+from swapd.store.drains import open_drains, unpriced_drains
 from swapd.store.ledger import load_tokens
 from swapd.store.meta import next_generation
 from swapd.store.moves import finish_move, moves_of, open_moves
@@ -71,7 +71,6 @@ from swapd.worker.spawn import failpoint_folder
 log = logging.getLogger("swapd.serve")
 
 GRACEFUL_S: Final = 1.0
-SWITCH_INTERVAL_S: Final = 0.0005
 
 
 Announce = Callable[[str, int, Callable[[], str]], None]
@@ -83,8 +82,7 @@ async def serve(config_path: Path, *, announce: Announce = lambda host, port, li
 
     Raises `config_invalid`, `coordinator_lock_held` and the other codes of a start that cannot be.
     """
-    # Threads of ours wait for the interpreter with a client's token in hand (store, links).
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    switch_threads_soon()  # the store's and the links' threads wait with a client's token in hand
     log_ring = LogRing()
     keep_lines(log_ring.add)
     config, warnings = load_config(config_path)
@@ -273,6 +271,7 @@ class Coordinator:
         log.info("listening", extra={"host": config.host, "port": port})
         door = self.service.door
         door.listens(config.host, port)
+        spare_what_is_here()
         announce(config.host, port, lambda: door.link(OPERATOR, "owner").url)
 
     async def _signals(
@@ -339,6 +338,8 @@ class Coordinator:
         def read(db: sqlite3.Connection) -> list[tuple[DrainRecord, list[MoveRecord]]]:
             return [(drain, moves_of(db, drain.id)) for drain in open_drains(db)]
 
+        for drain in await self.store.read(unpriced_drains):
+            self.supervisor.remember(drain)
         for drain, moves in await self.store.read(read):
             self.supervisor.resume(drain, moves)
 

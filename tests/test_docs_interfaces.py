@@ -12,7 +12,7 @@ import pytest
 from swapd import config
 from swapd.cli import main
 from swapd.config_rules import RANGES
-from swapd.messages import ops
+from swapd.messages.ops import commands
 
 DOCS = Path(__file__).parent.parent / "docs"
 CLI = (DOCS / "cli.md").read_text()
@@ -125,5 +125,5 @@ def test_every_option_that_the_page_names_exists() -> None:
 
 
 def test_every_ops_command_is_named() -> None:
-    for command in ops.OpsCommand.__args__:
+    for command in commands.OpsCommand.__args__:
         assert f"`{command.__struct_config__.tag}`" in section(CLI, "Scripts"), command

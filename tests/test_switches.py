@@ -87,7 +87,7 @@ async def test_admission_that_stops_while_a_worker_is_asked_is_stopped(tmp_path:
             await service.turn_switch(OPERATOR, "admission", on=False)
             go_on.set()
         assert world.told(into.Start) == ["a Start"]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("switch", ["admission", "migration"])
@@ -137,7 +137,7 @@ async def test_without_migration_sessions_are_blocked_and_serving_goes_on(tmp_pa
         await world.until(lambda: book.state == "drained")
         [one] = (await service.drain(OPERATOR, drain.id)).sessions
         assert one.outcome == "completed_native"
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_at_a_suspicion_of_corruption_moves_stop_at_once_and_sessions_go_on(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_at_a_suspicion_of_corruption_moves_stop_at_once_and_sessions_go_o
         [moved] = await world.rows("SELECT DISTINCT outcome FROM moves")
         assert moved == ("aborted_source_resumed",)
         await service.cancel_drain(OPERATOR, drain.id)
-        world.check_baseline()
+        await world.check_baseline()
     async with open_world(tmp_path, workers=workers) as world:
         service = await open_service(world)
         assert (await service.switches(OPERATOR)).migration is False

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from quart import Response, request
 
+from console.pages.drain_words import OUTCOMES
 from console.pages.layout import Layout
+from console.pages.reason_words import why_words
 from console.phrases import clock
 from console.visitors import Visitor, visitor
 from swapd.activity.view import times_text
 from swapd.api import Service
 from swapd.device_views import ActivityView
 from swapd.errors import Code, SwapdError
-from swapd.lending.reasons import Why
 
 DAY_S: Final = 86_400.0
 PICTURE_WIDTH: Final = 600.0
 PICTURE_HEIGHT: Final = 100.0
 SPANS_S: Final = {"day": DAY_S, "week": 7 * DAY_S}
 TABS: Final = (("visit", "Since your last visit"), ("day", "Last 24 hours"), ("week", "Last 7 days"))
-
-REASONS: Final[Mapping[str, str]] = {
-    Why.TAKEN_BACK: "you took it back",
-    Why.PRESSURE: "you used it",
-    Why.OWNER_PROCESS: "one of your programs ran",
-    Why.OWNER_MEMORY: "your programs needed its memory",
-    Why.GAME: "you played",
-    Why.QUIET_HOURS: "quiet hours began",
-    Why.OWNER_PRESENT: "you came back to the machine",
-    Why.NO_CONSENT: "you had not agreed to lend",
-    Why.RESUMING: "it rested after your work",
-}
-OUTCOMES: Final[Mapping[str, str]] = {
-    "completed_native": "went on elsewhere, nothing computed again",
-    "completed_replay": "went on elsewhere, rebuilt from the transcript",
-    "completed_redispatch": "were started elsewhere",
-    "rehomed_source": "came back to where they were",
-    "parked": "waited in memory",
-    "aborted_source_resumed": "stayed after all",
-    "cancelled": "were called off",
-    "blocked": "could not move",
-    "failed": "were lost",
-}
 
 
 class Report(NamedTuple):
@@ -123,7 +100,7 @@ def context(report: Report) -> dict[str, Any]:
                 min(one.lent_s / report.span_s * 100.0, 100.0),
                 one.pressure_events,
                 tuple(
-                    f"{REASONS.get(why, why)} {times_text(times)}"
+                    f"{why_words(why).given_back or why} {times_text(times)}"
                     for why, times in sorted(one.given_back.items())
                 ),
             )
@@ -141,7 +118,10 @@ def _outcomes(activity: ActivityView) -> list[tuple[int, str]]:
     counts = activity.moves | (
         {"completed_native": activity.moves["completed_native"] - back} if back else {}
     )
-    told = [(count, OUTCOMES.get(outcome, outcome)) for outcome, count in sorted(counts.items())]
+    told = [
+        (count, OUTCOMES[outcome].counted if outcome in OUTCOMES else outcome)
+        for outcome, count in sorted(counts.items())
+    ]
     return [*told, (back, "came back from memory, nothing computed again")]
 
 

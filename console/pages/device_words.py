@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
+from console.pages.reason_words import why_words
 from console.phrases import clock, duration, plural
 from swapd.device_views import DeviceView, HeldUp
 from swapd.lending.reasons import Why
@@ -27,27 +28,11 @@ class Words(NamedTuple):
 NEEDS_OWNER: Final = frozenset({Why.NO_CONSENT, Why.UNSUPPORTED, Why.ATTENDANCE_UNKNOWN, Why.NO_READINGS})
 """Reasons that do not go away by themselves, or that the owner should look at."""
 
-_NEXT: Final[dict[str, str]] = {
-    Why.NO_CONSENT: "To lend it, say so under Settings and start swapd again.",
-    Why.TAKEN_BACK: "Lend it again whenever you like.",
-    Why.PRESSURE: "Just work on. It is lent again by itself once your work has paused.",
-    Why.OWNER_PROCESS: "It is lent again by itself once that program has ended.",
-    Why.OWNER_MEMORY: "It is lent again by itself once enough of its memory is free.",
-    Why.GAME: "Enjoy the game. It is lent again by itself afterwards.",
-    Why.QUIET_HOURS: "It is lent again by itself when the quiet hours end.",
-    Why.OWNER_PRESENT: "It is lent again by itself when you lock the screen.",
-    Why.RESUMING: "Nothing to do: it is lent again by itself after a short rest.",
-    Why.UNSUPPORTED: "See Diagnostics for what the driver says; until then it is not lent.",
-    Why.ATTENDANCE_UNKNOWN: "See Diagnostics: swapd cannot ask the system whether you are there.",
-    Why.NO_READINGS: "See Diagnostics if this lasts longer than a minute.",
-    Why.CALIBRATING: "Nothing to do: use your machine as always while swapd learns what is normal.",
-}
-
 
 def words(view: DeviceView, sessions: int) -> Words:
     """How to put a device's state; `sessions` is how many generations run on it."""
     why = view.why
-    detail = _sentence(view.sentence)
+    detail, next_step = _sentence(view.sentence), why_words(why).next_step
     running = plural(sessions, "generation") if sessions else "nothing"
     match view.state:
         case "lent" if view.admitting:
@@ -79,7 +64,7 @@ def words(view: DeviceView, sessions: int) -> Words:
                 "It is yours as soon as the generations have moved away or ended.",
             )
         case "free":
-            return Words("yours", "○", "Yours", "It is yours.", detail, _next(why))
+            return Words("yours", "○", "Yours", "It is yours.", detail, next_step)
         case "returning":
             return Words(
                 "waiting",
@@ -90,7 +75,7 @@ def words(view: DeviceView, sessions: int) -> Words:
                 "Nothing to do: its workers are starting.",
             )
         case _ if why in NEEDS_OWNER:
-            return Words("wrong", "▲", "Not lent", "Not lent, and it needs a look.", detail, _next(why))
+            return Words("wrong", "▲", "Not lent", "Not lent, and it needs a look.", detail, next_step)
         case _ if why == Why.CALIBRATING:
             return Words(
                 "waiting",
@@ -98,10 +83,10 @@ def words(view: DeviceView, sessions: int) -> Words:
                 "Learning",
                 "Learning what is normal on it before lending it.",
                 detail,
-                _next(why),
+                next_step,
             )
         case _:
-            return Words("waiting", "◔", "Not lent", "Not lent right now.", detail, _next(why))
+            return Words("waiting", "◔", "Not lent", "Not lent right now.", detail, next_step)
 
 
 def _held_up(held: HeldUp) -> str:
@@ -167,10 +152,6 @@ def taken_text(view: DeviceView) -> str | None:
     if taken.until == "unlock":
         return "Yours until you unlock the screen again."
     return "Yours until you lend it again."
-
-
-def _next(why: str | None) -> str:
-    return _NEXT.get(why or "", "Nothing to do.")
 
 
 def _sentence(text: str) -> str:

@@ -44,7 +44,7 @@ class DrainPage:
             "told": told,
             "rows": told.rows[:ROWS],
             "left_out": max(len(told.rows) - ROWS, 0),
-            "tag": STATES[view.state],
+            "state": STATES[view.state],
             "origin": why(view),
             "reasons": reasons(view),
             "mode": MODES[view.mode],

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from console.pages.reason_words import ORIGINS, reason
 from console.phrases import pause, plural
-from swapd.errors import REASONS, Code
-from swapd.views import DrainMode, DrainOrigin, DrainView, Foreseen, SessionOutcome, Would
+from swapd.errors import Code
+from swapd.views import DrainMode, DrainView, Foreseen, SessionOutcome, Would
 
 _LOOKED_AT: Final[tuple[Would, ...]] = ("stay", "wait", "park", "replay", "anew", "move", "end")
 
@@ -21,25 +22,19 @@ class Tag(NamedTuple):
     label: str
 
 
+class OutcomeWords(NamedTuple):
+    """What became of a session: its state, and as the report counts it, after how many."""
+
+    tag: Tag
+    counted: str
+
+
 STATES: Final[Mapping[str, Tag]] = {
     "running": Tag("", "→", "Draining"),
     "blocked": Tag("rising", "▲", "Waiting"),
     "drained": Tag("", "✓", "Empty"),
     "cancelled": Tag("", "✕", "Cancelled"),
 }
-ORIGINS: Final[Mapping[DrainOrigin, str]] = {
-    "operator": "an operator asked for it",
-    "owner_pressure": "the owner's work came back",
-    "take_back_now": "the owner took it back",
-    "shutdown": "the service stopped",
-}
-ORIGINS_OVER: Final[Mapping[DrainOrigin, str]] = {
-    "operator": "an operator asked for it for a while",
-    "owner_pressure": "the owner's work came back for a while",
-    "take_back_now": "the owner took it back for a while",
-    "shutdown": "the service was stopping",
-}
-"""Of those who asked no more before it was over."""
 OFFERED: Final[tuple[DrainMode, ...]] = ("native", "park", "replay")
 """Modes that a page offers; the other one is for measuring."""
 MODES: Final[Mapping[DrainMode, tuple[str, str]]] = {
@@ -63,16 +58,18 @@ _PHASES: Final[Mapping[str, str]] = {
     "committed": "Has moved: starting there",
     "activated": "Has moved: waiting for its first token there",
 }
-_OUTCOMES: Final[Mapping[str, Tag]] = {
-    "completed_native": Tag("lent", "✓", "Moved"),
-    "completed_replay": Tag("", "✓", "Rebuilt"),
-    "completed_redispatch": Tag("", "✓", "Begun anew"),
-    "rehomed_source": Tag("", "↩", "Back where it was"),
-    "parked": Tag("", "◫", "Parked"),
-    "aborted_source_resumed": Tag("", "↩", "Went on where it was"),
-    "cancelled": Tag("", "○", "Ended"),
-    "blocked": Tag("rising", "▲", "Cannot leave yet"),
-    "failed": Tag("wrong", "!", "Failed"),
+OUTCOMES: Final[Mapping[str, OutcomeWords]] = {
+    "completed_native": OutcomeWords(Tag("lent", "✓", "Moved"), "went on elsewhere, nothing computed again"),
+    "completed_replay": OutcomeWords(
+        Tag("", "✓", "Rebuilt"), "went on elsewhere, rebuilt from the transcript"
+    ),
+    "completed_redispatch": OutcomeWords(Tag("", "✓", "Begun anew"), "were started elsewhere"),
+    "rehomed_source": OutcomeWords(Tag("", "↩", "Back where it was"), "came back to where they were"),
+    "parked": OutcomeWords(Tag("", "◫", "Parked"), "waited in memory"),
+    "aborted_source_resumed": OutcomeWords(Tag("", "↩", "Went on where it was"), "stayed after all"),
+    "cancelled": OutcomeWords(Tag("", "○", "Ended"), "were called off"),
+    "blocked": OutcomeWords(Tag("rising", "▲", "Cannot leave yet"), "could not move"),
+    "failed": OutcomeWords(Tag("wrong", "!", "Failed"), "were lost"),
 }
 _LEFT: Final = frozenset({"completed_native", "completed_replay", "completed_redispatch", "parked"})
 _WOULD: Final[Mapping[str, Tag]] = {
@@ -88,10 +85,6 @@ _WOULD: Final[Mapping[str, Tag]] = {
 
 ROWS: Final = 100
 """Sessions that a drain or its pre-flight lists, those first that need a look; the sentences count all."""
-
-
-NAMES: Final = 3
-"""Names that a reason tells."""
 
 
 class Row(NamedTuple):
@@ -128,8 +121,11 @@ def tell(drain: DrainView) -> Told:
 
 def why(drain: DrainView) -> str:
     """Who wanted the worker empty, in their order (B16)."""
-    told = [(ORIGINS if each.until is None else ORIGINS_OVER)[each.origin] for each in drain.askers]
-    return _listed(told or [ORIGINS[drain.origin]])
+    told = [
+        ORIGINS[each.origin].now if each.until is None else ORIGINS[each.origin].for_a_while
+        for each in drain.askers
+    ]
+    return _listed(told or [ORIGINS[drain.origin].now])
 
 
 def reasons(drain: DrainView) -> list[str]:
@@ -151,25 +147,8 @@ def outcome_tag(each: SessionOutcome) -> Tag:
     if each.outcome is not None:
         if each.reason == Code.DRAIN_CANCELLED:
             return Tag("", "↩", "Stayed")
-        return _OUTCOMES[each.outcome]
+        return OUTCOMES[each.outcome].tag
     return Tag("", "→", "Moving") if _under_way(each) else Tag("", "…", "Waiting")
-
-
-def reason(code: str | None, detail: str | None = None) -> str:
-    """A reason code's sentence, with its numbers and first names; empty without one."""
-    if code is None:
-        return ""
-    if code not in set(Code):
-        return code
-    told = REASONS[Code(code)].sentence
-    told = told[:1].upper() + told[1:].rstrip(".")
-    return f"{told} ({_brief(detail)})." if detail else f"{told}."
-
-
-def _brief(detail: str) -> str:
-    """A full worker names everybody on it; that is a page long on a phone, once for each who waits."""
-    names = detail.split(", ")
-    return detail if len(names) <= NAMES else f"{', '.join(names[:NAMES])} and {len(names) - NAMES} more"
 
 
 def fate(each: Foreseen) -> tuple[Tag, str]:
@@ -254,7 +233,7 @@ def _row(each: SessionOutcome, over: bool) -> Row:
     tag = outcome_tag(each)
     if each.outcome is None and _under_way(each):
         what = _PHASES.get(each.phase, "On its way")
-    elif each.reason is not None and each.outcome != "parked":
+    elif each.reason is not None and not _is_note(each):
         what = reason(each.reason, each.detail)
     else:
         what = _after(each, over)
@@ -269,8 +248,15 @@ def _row(each: SessionOutcome, over: bool) -> Row:
     )
 
 
+def _is_note(each: SessionOutcome) -> bool:
+    """Whether the reason only adds to how well it went."""
+    return each.outcome == "parked" or (each.outcome, each.reason) == ("completed_native", Code.SOURCE_LOST)
+
+
 def _after(each: SessionOutcome, over: bool) -> str:
     match each.outcome:
+        case "completed_native" if each.reason == Code.SOURCE_LOST:
+            return "Nothing computed again, though its old worker was lost before it had let go of it."
         case "completed_native":
             computed = each.recomputed_tokens
             return f"{plural(computed, 'token')} computed again." if computed else "Nothing computed again."

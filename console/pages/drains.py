@@ -19,12 +19,12 @@ from console.pages.drain_words import (
     foreseen,
     longest_pause_ms,
     outcomes,
-    reason,
     reasons,
     tell,
     why,
 )
 from console.pages.layout import Layout, see_other
+from console.pages.reason_words import reason
 from console.phrases import plural
 from console.visitors import Visitor, visitor
 from swapd.api import Service

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from console.pages.reason_words import why_words
 from console.phrases import duration
 from swapd.device_views import DeviceEvent
 
@@ -18,24 +19,12 @@ _KINDS: Final = {
     "lent": "It was lent",
     "refused": "It took no new work",
 }
-_WHYS: Final = {
-    "no_consent": "you have not agreed to lend it",
-    "taken_back": "you took it back",
-    "pressure": "your own load",
-    "owner_process": "a program of yours",
-    "owner_memory": "its memory was short",
-    "game": "a game",
-    "quiet_hours": "quiet hours",
-    "owner_present": "you were at the machine",
-    "resuming": "a rest after your work",
-    "unsupported": "your load cannot be measured",
-    "attendance_unknown": "whether you are there could not be told",
-    "no_readings": "there were no readings",
-    "calibrating": "learning what is normal",
+_ENDED: Final = {
     "told": "because you said so",
     "unlock": "until the screen is unlocked",
     "time": "for a time",
 }
+"""How long a claim on a device holds, and how it ended."""
 
 
 class EventWords(NamedTuple):
@@ -49,7 +38,7 @@ class EventWords(NamedTuple):
 
 def event_words(event: DeviceEvent) -> EventWords:
     """How to put an event; what has no words of ours is shown as it is named."""
-    detail = _WHYS.get(event.why or "", event.why or "")
+    detail = _ENDED.get(event.why or "") or why_words(event.why).event
     if event.seconds is not None:
         span = f"{'after' if event.kind == 'free' else 'for'} {duration(event.seconds)}"
         detail = f"{detail}, {span}" if detail else span

@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 from quart import Response, request
 
 from console.forms import owner_form
-from console.pages.drain_words import Tag, reason
+from console.pages.drain_words import Tag
 from console.pages.layout import Layout, see_other
+from console.pages.reason_words import reason
 from console.phrases import plural
 from console.visitors import Visitor, visitor
 from swapd.api import Service

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ops.judging import NotRun
+
 if TYPE_CHECKING:
     # Not installed on every Python that the tests of this bench run on.
     from playwright.sync_api import Browser
@@ -45,18 +47,14 @@ class Paint(NamedTuple):
     bytes: int
 
 
-class NoBrowser(Exception):
-    """There is no browser here to measure with; the text says why."""
-
-
 def paints(
     address: str, token: str, pages: Sequence[str], times: int, told: Callable[[str], None]
 ) -> list[Paint]:
-    """Open every page `times` times, in turns. Raises `NoBrowser`."""
+    """Open every page `times` times, in turns. Raises `NotRun` where there is no browser to measure with."""
     from playwright.sync_api import Error, sync_playwright
 
     if not CHROMIUM.exists():
-        raise NoBrowser(f"{CHROMIUM} is not installed")
+        raise NotRun(f"{CHROMIUM} is not installed")
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
@@ -73,7 +71,7 @@ def paints(
                     told(f"pages opened {turn} of {times} times")
             browser.close()
     except Error as error:
-        raise NoBrowser(f"the browser failed: {error.message.splitlines()[0]}") from error
+        raise NotRun(f"the browser failed: {error.message.splitlines()[0]}") from error
     return [
         Paint(page, tuple(round(paint, 1) for paint, _ in each), max(weight for _, weight in each))
         for page, each in found.items()
@@ -88,7 +86,7 @@ def _open(browser: Browser, address: str, token: str) -> tuple[float, int]:
         time.sleep(SETTLED_S)
         answer = page.goto(address)
         if answer is None or not answer.ok:
-            raise NoBrowser(f"{address} answered {answer.status if answer else 'nothing'}")
+            raise NotRun(f"{address} answered {answer.status if answer else 'nothing'}")
         return float(page.evaluate(_PAINTED)), int(page.evaluate(_WEIGHT))
     finally:
         context.close()

@@ -92,8 +92,9 @@ class Harm:
 
     async def _fail_store(self, how: str) -> None:
         beats_s = 2 * self._stage.pace.timers["heartbeat_s"]
-        await trio.sleep(beats_s)  # what the workers hold is known by then
-        before = await self._free_blocks()
+        # A worker that is held at the step counts nothing anew; what it counted last is known by then.
+        await trio.sleep(beats_s)
+        before = _free_blocks(await self._stage.deployment.workers())
         self._stage.fail_store(how)
         self._let_go()
         await self._stage.wait_unready()
@@ -102,17 +103,13 @@ class Harm:
         await trio.sleep(beats_s)
         if len(self._reader.tokens) != shown:
             self.faults.append("tokens were shown after the store had failed")
-        after = await self._free_blocks()
+        after = _free_blocks(await self._stage.deployment.workers_now(SEEN_S))
         # SF: nothing on either side before a restart; but the source may have been released already.
         released = self._cell.step in "LZ" or (self._cell.step == "V" and self._cell.after)
         if not released and any(after[name] > before[name] for name in before):
             self.faults.append(f"blocks were freed after the store had failed: {before}, then {after}")
         self._stage.mend_store()
         await self._stage.restart(kill=False)
-
-    async def _free_blocks(self) -> dict[str, int]:
-        views = await self._stage.deployment.workers()
-        return {name: int(view["free_blocks"] or 0) for name, view in views.items()}
 
     async def _pause(self, role: str) -> None:
         pid = self._stage.pid(role)
@@ -269,6 +266,10 @@ class _Silence:
     def _say(self, text: str) -> None:
         if text not in self.faults:
             self.faults.append(text)
+
+
+def _free_blocks(views: dict[str, Any]) -> dict[str, int]:
+    return {name: int(view["free_blocks"] or 0) for name, view in views.items()}
 
 
 def gone(pid: int) -> bool:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from ops.crashing.matrix import MINIMUM, Cell
+from swapd.errors import Code
 
 Kind = Literal["lost", "doubled", "left", "other"]
+
+SOURCE_LOST: Final = str(Code.SOURCE_LOST)
 
 
 class Fault(NamedTuple):
@@ -81,14 +84,18 @@ def _moved(seen: Evidence) -> bool:
 
 
 def _goes_on(seen: Evidence) -> bool:
-    told = (seen.outcome, seen.reason) == ("completed_native", None)
-    return (
-        completed(seen)
-        and len(seen.moves) == 1
-        and _first(seen, "completed_native")
-        and told
-        and _moved(seen)
-    )
+    """The whole move, with nothing to be noted of it."""
+    return _went_on(seen) and (seen.reason, seen.moves[0].reason) == (None, None)
+
+
+def _went_on(seen: Evidence) -> bool:
+    native = seen.outcome == "completed_native" and _first(seen, "completed_native")
+    return completed(seen) and len(seen.moves) == 1 and native and _moved(seen)
+
+
+def _rolled_forward(seen: Evidence) -> bool:
+    """RF: the record notes that the source was lost, both the drain's and the move's."""
+    return _went_on(seen) and (seen.reason, seen.moves[0].reason) == (SOURCE_LOST, SOURCE_LOST)
 
 
 def _not_begun(seen: Evidence) -> bool:
@@ -135,8 +142,16 @@ def _cancelled(seen: Evidence, gain: int) -> bool:
 
 
 def _drain_cancelled(seen: Evidence) -> bool:
+    """d1, d2: its move was given up, and it goes on where it was."""
     told = (seen.drain_state, seen.outcome, seen.reason) == ("cancelled", "cancelled", "drain_cancelled")
-    return completed(seen) and told and seen.worker == seen.source and seen.gain == 0
+    given_up = not seen.moves or _first(seen, "aborted_source_resumed")
+    return completed(seen) and told and given_up and seen.worker == seen.source and seen.gain == 0
+
+
+def _cancelled_there(seen: Evidence) -> bool:
+    """x5: it had moved, and both records go on saying so."""
+    native = seen.outcome == "completed_native" and _first(seen, "completed_native")
+    return seen.state == "cancelled" and native and seen.gain == 1
 
 
 def _moved_on(seen: Evidence) -> bool:
@@ -155,12 +170,12 @@ _CHECKS: Final[dict[str, Callable[[Evidence], bool]]] = {
     "AB0": lambda seen: _aborted(seen, "planned", "reserved", "precopying"),
     "AB1": lambda seen: _aborted(seen, "frozen", "prepared"),
     "o": _moved_on,
-    "RF": lambda seen: completed(seen) and _first(seen, "completed_native") and _moved(seen),
+    "RF": _rolled_forward,
     "RH": lambda seen: completed(seen) and _first(seen, "rehomed_source"),
     "RY": lambda seen: completed(seen) and _first(seen, "completed_native") and _moved(seen),
     "x": lambda seen: _cancelled(seen, 0),
     "x4": lambda seen: _cancelled(seen, 1),
-    "x5": lambda seen: seen.state == "cancelled" and _first(seen, "completed_native") and seen.gain == 1,
+    "x5": _cancelled_there,
     "d": _drain_cancelled,
     "d3": lambda seen: _goes_on(seen) and seen.drain_state == "cancelled",
 }
@@ -172,6 +187,9 @@ def fits(cell: Cell, name: str, seen: Evidence) -> bool:
         if cell.victim.startswith("target"):
             return _lost_target(seen, cell.replay)
         return _lost_owner(seen, cell.replay)
+    if name == "GO" and cell.victim in ("source", "source-stop") and _rolled_forward(seen):
+        # It was lost after the commit: whether it had released by then hangs on where it was held.
+        return cell.step != "Z"
     if name == "RQ":
         return _restarted(seen) or (cell.step == "P" and _restarted_before_plan(seen))
     return _CHECKS[name](seen)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
+from ops.judging import Claim
 
 Json = dict[str, Any]
 
@@ -16,12 +16,6 @@ MAX_GROWTH: Final = 1.3
 MAX_RATIO_COLD: Final = 0.05
 RATIO_COLD_FROM_CONTEXT: Final = 2048
 MIN_DIFFERING: Final = 0.9
-
-
-class Claim(msgspec.Struct, frozen=True):
-    name: str
-    holds: bool
-    detail: str
 
 
 def claims(cells: Sequence[Json], block_bytes: int, *, timing: bool) -> list[Claim]:

@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
+from ops.judging import Claim, verdicts
 from ops.leaking.drift import Drift
 from ops.leaking.rest import Residue, Rest, residues
 from ops.leaking.steps import ABORTS, Abort
-from ops.restarting.findings import Claim
 
 SLOPE_MAX_KIB: Final = 10.0
 """A cycle, for each process (B48)."""
@@ -111,7 +111,7 @@ def table(seen: Seen, found: list[Claim]) -> str:
             rows.append((f"{role} slope, KiB a cycle", "", f"{drift.slope:.2f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.rjust(widths[2])}" for a, b, c in rows]
-    return "\n".join(lines + [f"{'holds' if c.holds else 'FAILS'}  {c.name}: {c.detail}" for c in found])
+    return "\n".join(lines + verdicts(found))
 
 
 def _number(levels: Mapping[str, float], name: str) -> str:

@@ -6,18 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ops.judging import Claim
 from tests.e2e.deployment import Reading
 from tests.e2e.test_sim import reference
 
 TERMINAL = ("completed", "failed", "cancelled")
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """One thing that must hold."""
-
-    name: str
-    holds: bool
-    detail: str
 
 
 class Findings(msgspec.Struct):

@@ -169,7 +169,7 @@ async def _check_rest(deployment: Deployment) -> list[str]:
     faults: list[str] = []
     views: dict[str, Any] = {}
     try:
-        views = await deployment.wait_settled(10)
+        views = await deployment.wait_settled(20)
     except trio.TooSlowError:
         views = await deployment.workers()
         faults.append(f"the workers are not at rest: {views}")

@@ -86,7 +86,10 @@ class GivenUp(Exception):
 
 
 def build_archive(facts: Facts, given_up: threading.Event) -> Archive:
-    """Write it all. Raises `GivenUp`, `OSError`, `sqlite3.Error`; then nothing is left behind."""
+    """Write all that can be had, and what cannot with its reason; nothing is left behind of what is raised.
+
+    Raises `GivenUp`, and `OSError` where the archive itself cannot be written.
+    """
     file = tempfile.TemporaryFile(prefix="swapd-diagnostics-")  # noqa: SIM115 - it is handed on open
     try:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -121,14 +124,7 @@ class _Writer:
         self._put("log/service.jsonl", self._lines(facts.log))
         for name in log_names(facts.config):
             self._put_tail(name)
-        with closing(open_reader(Path(facts.config.database_path))) as db:
-            db.execute("BEGIN")
-            for device in facts.config.devices:
-                found = device_events(db, device.name, EVENTS_KEPT)
-                self._put(
-                    f"events/{device.name}.jsonl", (msgspec.json.encode(each) + b"\n" for each in found)
-                )
-                self._put(f"samples/{device.name}.csv", self._samples(db, device.name))
+        self._put_stored()
         self._put(
             "manifest.json", [msgspec.json.encode({"made_at": facts.made_at, "missing": self._missing})]
         )
@@ -160,6 +156,32 @@ class _Writer:
             with self._zip.open("calibration/saved.json", "w") as member:
                 member.write(data)
 
+    def _put_stored(self) -> None:
+        """What only the database has. Where it cannot be read, nothing else is lost by that."""
+        devices = [device.name for device in self._facts.config.devices]
+        try:
+            db = open_reader(Path(self._facts.config.database_path))
+        except sqlite3.Error as error:
+            for device in devices:
+                self._missing |= dict.fromkeys(
+                    (f"events/{device}.jsonl", f"samples/{device}.csv"), _why(error)
+                )
+            return
+        with closing(db):
+            db.execute("BEGIN")  # reads nothing yet
+            for device in devices:
+                try:
+                    found = device_events(db, device, EVENTS_KEPT)
+                except sqlite3.Error as error:
+                    self._missing[f"events/{device}.jsonl"] = _why(error)
+                else:
+                    lines = (msgspec.json.encode(each) + b"\n" for each in found)
+                    self._put(f"events/{device}.jsonl", lines)
+                try:
+                    self._put(f"samples/{device}.csv", self._samples(db, device))
+                except sqlite3.Error as error:
+                    self._missing[f"samples/{device}.csv"] = f"it ends where reading failed: {_why(error)}"
+
     def _put_tail(self, name: str) -> None:
         try:
             lines = tail(Path(self._facts.config.socket_dir) / f"{name}.log", TAIL_BYTES)
@@ -186,6 +208,10 @@ class _Writer:
             yield "".join(
                 ",".join("" if value is None else str(value) for value in row) + "\n" for row in some
             ).encode()
+
+
+def _why(error: sqlite3.Error) -> str:
+    return f"the database cannot be read: {error}"
 
 
 def log_names(config: Config) -> Sequence[str]:

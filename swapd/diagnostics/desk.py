@@ -142,8 +142,9 @@ class Diagnostics:
     async def export(self, service: Service, caller: Caller) -> Archive:
         """Make the archive (R128, B42); the caller closes its file. One is made at a time.
 
-        Raises `timeout` where it is not ready within `EXPORT_DEADLINE_S`, `store_failed` where the disk
-        refuses. Cancelled: what was begun is dropped by its thread.
+        A part that cannot be had is named in it with the reason. Raises `timeout` where it is not ready
+        within `EXPORT_DEADLINE_S`, `store_failed` where the archive itself cannot be written. Cancelled: what
+        was begun is dropped by its thread.
         """
         given_up = threading.Event()
         try:
@@ -152,7 +153,7 @@ class Diagnostics:
                 return await trio.to_thread.run_sync(
                     partial(build_archive, facts, given_up), abandon_on_cancel=True, limiter=self._one
                 )
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             log.error("diagnostics cannot be written", extra={"error_type": type(error).__name__})
             raise SwapdError(Code.STORE_FAILED, "the archive could not be written") from None
         finally:
@@ -181,12 +182,7 @@ class Diagnostics:
                 "debug": view.debug,
             },
             "status.json": await service.status(caller),
-            "activity.json": {
-                "day": await service.activity(caller, now - DAY_S),
-                "week": await service.activity(caller, now - WEEK_S),
-            },
             "reconciliation.json": await service.reconciliation(caller),
-            "drains.jsonl": await service.drains(caller),
             "calibration/live.json": {
                 name: [summary._asdict() for summary in device.pressure.summaries()]
                 for name, device in self._devices.items()
@@ -198,11 +194,35 @@ class Diagnostics:
             now,
             self._config,
             self._config_path,
-            views,
+            views | await self._stored(service, caller, now, missing),
             service.metrics(caller),
             self._ring.lines(),
             missing,
         )
+
+    async def _stored(
+        self, service: Service, caller: Caller, now: float, missing: dict[str, str]
+    ) -> dict[str, object]:
+        """The views that need the database; for one that cannot be had, `missing` gets the reason."""
+
+        async def activity() -> object:
+            return {
+                "day": await service.activity(caller, now - DAY_S),
+                "week": await service.activity(caller, now - WEEK_S),
+            }
+
+        async def drains() -> object:
+            return await service.drains(caller)
+
+        found: dict[str, object] = {}
+        for name, ask in (("activity.json", activity), ("drains.jsonl", drains)):
+            try:
+                found[name] = await ask()
+            except SwapdError as error:
+                missing[name] = error.sentence
+            except sqlite3.Error as error:
+                missing[name] = f"the database cannot be read: {error}"
+        return found
 
 
 def _line(text: str) -> LogLine:

@@ -116,5 +116,8 @@ class Engine(Protocol):
     def recomputed(self) -> int:
         """Positions computed by prefill for generations that came without all of their KV, since start."""
 
+    def recomputed_for(self, key: str) -> int:
+        """Of those, what a generation has cost so far that has not given its first token; 0 for any other."""
+
     def close(self) -> None:
         """Give everything back."""

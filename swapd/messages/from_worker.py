@@ -66,6 +66,8 @@ class WorkerStats(msgspec.Struct, frozen=True):
     """Imports that nobody completed, freed by the sweep."""
     tasks: int = 0
     """Trio tasks of the process that have not ended."""
+    taken_at: float = 0.0
+    """When the engine thread counted, on the monotonic clock of its host: older news is not about now."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -177,7 +179,13 @@ class Activated(msgspec.Struct, frozen=True, tag="activated"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The request has had its effect, now or earlier."""
+    """The request has had its effect, now or earlier.
+
+    `recomputed`: positions computed again for a session that was being rebuilt and is cancelled before its
+    first token, so that no `TokenRun` ever says it (H209).
+    """
+
+    recomputed: int = 0
 
 
 class InventoryItem(msgspec.Struct, frozen=True):

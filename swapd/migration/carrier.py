@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-import trio
 
 from swapd import failpoints
 from swapd.config import Config
@@ -133,10 +132,9 @@ class Carrier:
             await wave.run()
             await failpoints.pass_by("Z.before")
         finally:
-            with trio.CancelScope(shield=True):  # bounded: memory to overwrite
-                await self._settle(wave, book)
-                settled(wave)
-                self._table.notify()
+            self._settle(wave, book)
+            settled(wave)
+            self._table.notify()
         await failpoints.pass_by("Z.after")
 
     async def begin_anew(self, session: LiveSession, link: WorkerLink, book: DrainBook) -> None:
@@ -192,7 +190,7 @@ class Carrier:
                     return
                 await self._table.wait_activity(ASK_AGAIN_S)
 
-    async def _settle(self, wave: Wave, book: DrainBook | None) -> None:
+    def _settle(self, wave: Wave, book: DrainBook | None) -> None:
         for move in wave.moves:
             session = move.session
             session.move = None
@@ -210,7 +208,7 @@ class Carrier:
                 self._recovery.disown(session)
             else:
                 self._recovery.look_at(session)
-        await self._loans.give_back([move.lease for move in wave.moves])
+        self._loans.give_back([move.lease for move in wave.moves])
 
     def _note(self, book: DrainBook | None, move: Move) -> None:
         """Enter the outcome in the drain's book and in the move's row."""

@@ -194,6 +194,10 @@ class DrainBook:
         self.outcomes[session] = msgspec.structs.replace(outcome, recomputed_tokens=recomputed_tokens)
         return True
 
+    def unpriced(self) -> list[str]:
+        """Sessions whose replay has not said yet what it cost."""
+        return [name for name, outcome in self.outcomes.items() if outcome.recomputed_tokens is None]
+
     def evaluate(self, left: set[str], now: float) -> bool:
         """Settle the state from the sessions still on the worker. True when it changed."""
         if self.over:

@@ -20,7 +20,7 @@ from swapd.migration.route import Route
 from swapd.migration.transaction import Event, Phase, clean_up
 from swapd.sessions.live import LiveSession
 from swapd.sessions.salvage import Salvage
-from swapd.worker.link import WorkerLost
+from swapd.worker.dialogue import WorkerLost
 
 log = logging.getLogger("swapd.migration")
 

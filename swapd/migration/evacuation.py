@@ -157,10 +157,10 @@ class Evacuation:
         self.store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)
         self._tell(book.view())
 
-    def rebuilt(self, session: LiveSession) -> None:
+    def rebuilt(self, session: str, positions: int) -> None:
         """What a replay cost is known, perhaps only after this drain is over."""
         book = self.book
-        if not book.rebuilt(session.id, session.rebuilt_positions or 0):
+        if not book.rebuilt(session, positions):
             return
         if book.over:
             self.store.post(partial(save_drain, drain=drain_record(book)), lambda _: None)

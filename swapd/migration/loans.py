@@ -1,11 +1,13 @@
 """What a move has on loan: a region of the arena, room at its target, a place among the moves under way.
 
-All three are given back on every outcome (H49, H97). A region goes back fenced and overwritten.
+All three are given back on every outcome (H49, H97). A region is fenced at once, and lent again when it has
+been overwritten: its session and its device wait for neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -22,7 +24,7 @@ from swapd.transport.leases import LeaseBook
 
 
 class Loans:
-    """The lender of all moves. `moving` counts those that have not given back."""
+    """The lender of all moves; `run` overwrites what comes back. `moving` counts moves not given back."""
 
     def __init__(
         self,
@@ -38,6 +40,17 @@ class Loans:
         self._arena = arena
         self._leases = leases
         self._arena_refusal = arena_refusal
+        # Not more than the arena has regions.
+        self._retired, self._to_wipe = trio.open_memory_channel[Lease](math.inf)
+
+    async def run(self, freed: Callable[[], None]) -> None:
+        """Overwrite regions off this thread, one after the other, and lend them again, until cancelled."""
+        async for lease in self._to_wipe:
+            assert self._arena is not None
+            assert self._leases is not None
+            await trio.to_thread.run_sync(self._arena.wipe, lease)
+            self._leases.release(lease)
+            freed()
 
     @property
     def moving(self) -> int:
@@ -85,12 +98,9 @@ class Loans:
             if session.ended or owner is None or owner.worker != worker:
                 self._ledger.free(worker, session.id)
 
-    async def give_back(self, leases: Sequence[Lease]) -> None:
-        """Fence, overwrite off this thread, lend again (H97)."""
-        arena, book = self._arena, self._leases
-        assert arena is not None
-        assert book is not None
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """Fence them: from here on nobody gets at these bytes (H96, H97)."""
+        assert self._arena is not None
         for lease in leases:
-            arena.retire(lease)
-            await trio.to_thread.run_sync(arena.wipe, lease)
-            book.release(lease)
+            self._arena.retire(lease)
+            self._retired.send_nowait(lease)

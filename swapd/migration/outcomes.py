@@ -41,7 +41,7 @@ _STAYS: Final = frozenset(
 """Why a session cannot leave now."""
 
 REASONS_OF: Final[Mapping[Outcome, frozenset[Code | None]]] = {
-    "completed_native": frozenset({None, Code.COORDINATOR_RESTART}),
+    "completed_native": frozenset({None, Code.COORDINATOR_RESTART, Code.SOURCE_LOST}),
     "completed_replay": frozenset({None, Code.SOURCE_LOST, Code.TARGET_FAILED}),
     "completed_redispatch": frozenset({None, Code.SOURCE_LOST, Code.TARGET_FAILED, Code.COORDINATOR_RESTART}),
     "rehomed_source": _STEP,

@@ -39,8 +39,8 @@ async def reserve(route: Route, move: Move) -> None:
     await failpoints.pass_by("R.after")
 
 
-async def copy(route: Route, move: Move) -> None:
-    """Copy until at most one block is left for the freeze, or the session is over.
+async def copy(route: Route, move: Move, most: int) -> None:
+    """Copy what is there, then until at most `most` blocks are left, or the session is over.
 
     Raises `precopy_diverged` after `MAX_ROUNDS`, `step_timeout` when no block appears within `copy_s`, and
     what the workers refuse. Cancelled: what is copied stays copied.
@@ -48,7 +48,7 @@ async def copy(route: Route, move: Move) -> None:
     if move.copy_started_at is None:
         move.copy_started_at = time.time()
     progress_at = trio.current_time()
-    while blocks_left(route, move) > 1 and not move.session.over:
+    while blocks_left(route, move) > (most if move.rounds else 1) and not move.session.over:
         route.check(move)
         if move.withdrawn is not None:
             raise SwapdError(move.withdrawn)

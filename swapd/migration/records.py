@@ -74,7 +74,7 @@ def drain_record(book: DrainBook) -> DrainRecord:
 
 
 def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook:
-    """The book of a drain that a restart takes up again (decision 10, B16); `moves` are its own, finished.
+    """The book of a drain of an earlier run (decision 10, B16); `moves` are its own, finished.
 
     The drain's row is written when its state changes: what became of single sessions is in the moves (H54).
     """
@@ -82,6 +82,8 @@ def reopened(record: DrainRecord, moves: Iterable[MoveRecord] = ()) -> DrainBook
     book.askers = askers_of(record)
     book.state = record.state
     book.mode = record.mode
+    book.finished_at = record.finished_at
+    book.time_to_clear_s = record.time_to_clear_s
     book.outcomes = {outcome.session: outcome for outcome in record.sessions}
     for move in moves:
         if move.stats is not None:

@@ -16,7 +16,7 @@ from swapd.migration.quarantine import target_fault
 from swapd.sessions.table import SessionTable
 from swapd.store.moves import note_phase
 from swapd.store.writer import Store
-from swapd.worker.link import WorkerLost
+from swapd.worker.dialogue import WorkerLost
 
 M = TypeVar("M")
 

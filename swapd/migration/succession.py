@@ -121,15 +121,22 @@ async def _complete(route: Route, move: Move) -> None:
     move.enter(Event.RELEASED)
     move.enter(Event.FINISHED)
     move.outcome = "parked" if route.parks else "completed_native"
+    if not await _released(route, move) and not route.source.is_owner(move.source) and not route.parks:
+        move.reason = Code.SOURCE_LOST  # rolled forward without it (RF)
+
+
+async def _released(route: Route, move: Move) -> bool:
+    """Have the source free the session; False if it did not say that it has, and is not asked again."""
     while route.source.is_owner(move.source):
         try:
             await route.source.request(Release(move.session.id, move.epoch), Done, route.timers.rpc_s)
-            return
+            return True
         except SwapdError as error:
             if error.code is not Code.TIMEOUT:
                 log.warning("release not acknowledged", extra={"move": move.id, "code": error.code})
-                return
+                return False
             await route.table.wait_activity(FIRST_TOKEN_POLL_S)
+    return False
 
 
 def _end(route: Route, move: Move) -> None:

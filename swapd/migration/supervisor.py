@@ -103,11 +103,12 @@ class MigrationSupervisor:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the drains' tasks until cancelled."""
+        """Own the drains' tasks, and that of the loans, until cancelled."""
         await self._store.read(self.tally.load)
         await self.quarantine.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self.loans.run, self._table.notify)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -234,9 +235,25 @@ class MigrationSupervisor:
         """Take a drain up again after a restart, with the moves that it made (decision 10, B16)."""
         book = reopened(record, moves)
         drain = self._open(book)
+        self._await_costs(drain)
         if book.worker in self._links:
             self._admission.close(book.worker, "drain", f"worker {book.worker} is draining")
         self._launch(drain)
+
+    def remember(self, record: DrainRecord) -> None:
+        """Keep a drain here that was over before the restart, and does not know yet what a replay cost."""
+        drain = self._open(reopened(record))
+        drain.done.set()
+        self._await_costs(drain)
+
+    def _await_costs(self, drain: Evacuation) -> None:
+        """After a restart: a replay that has given no token says what it cost; of any other nobody can."""
+        for name in drain.book.unpriced():
+            session = self._table.get(name)
+            if session is not None and not session.over:
+                session.rebuild(session.record.epoch)
+            if session is None or session.rebuilding is None:
+                drain.rebuilt(name, 0)
 
     async def view(self, drain: str) -> DrainView:
         """Raises `drain_unknown`."""
@@ -272,7 +289,7 @@ class MigrationSupervisor:
 
     def _rebuilt(self, session: LiveSession) -> None:
         for drain in self._drains.values():
-            drain.rebuilt(session)
+            drain.rebuilt(session.id, session.rebuilt_positions or 0)
 
     # Single sessions -------------------------------------------------------------------------
 
@@ -359,7 +376,8 @@ class MigrationSupervisor:
 
     def _forget_old(self) -> None:
         """Finished drains are in the store; keep the latest here for cheap reads."""
-        over = [name for name, drain in self._drains.items() if drain.book.over]
+        books = {name: drain.book for name, drain in self._drains.items()}
+        over = [name for name, book in books.items() if book.over and not book.unpriced()]
         for name in over[:-DRAINS_SHOWN]:
             del self._drains[name]
 

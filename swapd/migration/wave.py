@@ -9,10 +9,10 @@
     activate   │ the tokens may leave  (`succession`)
     release   ─┘ once the first token under the new epoch is durable
 
-A session that is not ready at the freeze goes on decoding and takes part in the next batch. A failure
-ends only the moves it concerns: before the commit the source resumes (`ends`), after it the store has
-decided. Clients of frozen sessions wait from freeze to the target's first token, so nothing is awaited in
-between that is not needed for it.
+A session that is not ready at the freeze goes on decoding and takes part in the next batch, which does not
+wait for this one's end. A failure ends only the moves it concerns: before the commit the source resumes
+(`ends`), after it the store has decided. Clients of frozen sessions wait from freeze to the target's first
+token, so nothing is awaited in between that is not needed for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from swapd.messages.from_worker import Frozen, FrozenItem, Prepared, Quiesced
 from swapd.messages.to_worker import Freeze, FreezeItem, Prepare, PrepareItem, Quiesce, Release
 from swapd.migration.ends import abort, discard
 from swapd.migration.move import Move
-from swapd.migration.precopy import copy, reserve
+from swapd.migration.precopy import blocks_left, copy, reserve
 from swapd.migration.quarantine import target_fault
 from swapd.migration.route import Peer, Route
 from swapd.migration.succession import activate, release
@@ -40,6 +40,8 @@ from swapd.sessions.table import SessionTable
 from swapd.store.ledger import MoveCommit, commit_move
 
 MAX_BATCHES: Final = 8
+LEFT_FOR_THE_QUIET: Final = 2
+"""Blocks of a session that are copied while prefill is set aside: one step more would fill none."""
 
 
 class Wave:
@@ -58,6 +60,8 @@ class Wave:
         self._batch = batch
         self.moves = list(moves)
         self._discards: list[Move] = []
+        self._crossing = 0
+        """Batches in their pauses: while there is one, both workers keep prefill aside."""
         self._withdrawn: Code | None = None
 
     @property
@@ -79,16 +83,16 @@ class Wave:
         try:
             async with trio.open_nursery() as nursery:
                 for move in self.moves:
-                    nursery.start_soon(self._approach, move)
-            for number in range(MAX_BATCHES):
-                waiting = self._in(Phase.PRECOPYING)
-                if not waiting:
-                    break
-                await self._cross(f"{self._batch}.{number}", waiting)
-                async with trio.open_nursery() as nursery:
-                    for move in self._in(Phase.PRECOPYING):
-                        nursery.start_soon(self._approach, move)
-            self._abort(self._in(Phase.PRECOPYING), Code.PRECOPY_DIVERGED)
+                    nursery.start_soon(self._approach, move, LEFT_FOR_THE_QUIET)
+            # A batch that is frozen goes on by itself, so that the next one need not wait for its end.
+            async with trio.open_nursery() as crossing:
+                for number in range(MAX_BATCHES):
+                    await self._catch_up(most=LEFT_FOR_THE_QUIET)
+                    waiting = self._in(Phase.PRECOPYING)
+                    if not waiting:
+                        break
+                    await crossing.start(self._cross, f"{self._batch}.{number}", waiting)
+                self._abort(self._in(Phase.PRECOPYING), Code.PRECOPY_DIVERGED)
             await self._discard()
         except BaseException:
             with trio.move_on_after(self._route.timers.decide_s, shield=True):
@@ -98,49 +102,81 @@ class Wave:
                     await self._discard()
             raise
 
-    async def _approach(self, move: Move) -> None:
-        """Reserve, if that is not done, and pre-copy one session."""
+    async def _approach(self, move: Move, most: int) -> None:
+        """Reserve, if that is not done, and pre-copy one session until at most so many blocks are left."""
         try:
             if move.phase is Phase.PLANNED:
                 if move.withdrawn is not None:
                     raise SwapdError(move.withdrawn)
                 await reserve(self._route, move)
-            await copy(self._route, move)
+            await copy(self._route, move, most)
         except SwapdError as error:
             self._abort([move], error)
             await self._discard()
 
+    async def _catch_up(self, most: int) -> None:
+        """Copy what was filled while the others of the wave copied."""
+        async with trio.open_nursery() as nursery:
+            for move in self._in(Phase.PRECOPYING):
+                if blocks_left(self._route, move) > most:
+                    nursery.start_soon(self._approach, move, most)
+
     # The pause -------------------------------------------------------------------------------
 
-    async def _cross(self, batch: str, moves: list[Move]) -> None:
-        """Quiesce, freeze, prepare, commit, activate; then release outside the pause."""
+    async def _cross(
+        self, batch: str, moves: list[Move], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Quiesce, freeze, prepare, commit, activate; then release outside the pause.
+
+        Started once it is known who is frozen.
+        """
         crossed: list[Move] = []
-        quiesced = await self._quiesce(batch, moves)
+        self._crossing += 1
         try:
-            if quiesced:
-                frozen = await self._freeze(batch, moves)
+            if self._crossing > 1 or await self._quiesce(moves):
+                await self._catch_up(most=1)
+                frozen = await self._freeze(batch, [move for move in moves if not move.over])
+                task_status.started()
                 prepared = await self._prepare(batch, frozen)
                 self._break_order(prepared)
                 crossed = await self._commit(prepared)
                 await activate(self._route, crossed)
+            else:
+                task_status.started()
         finally:
-            for link in (self._route.source, self._route.target):
-                link.tell(Quiesce(batch, False))
+            self._crossing -= 1
+            if not self._crossing:
+                for link in (self._route.source, self._route.target):
+                    link.tell(Quiesce(self._batch, False))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._discard)
             for move in crossed:
                 nursery.start_soon(release, self._route, move)
 
-    async def _quiesce(self, batch: str, moves: list[Move]) -> bool:
+    async def _quiesce(self, moves: list[Move]) -> bool:
+        """Have both workers set prefill aside, side by side: each answers at a step boundary of its own."""
         route = self._route
-        try:
-            quiesce, within_s = Quiesce(batch, True), route.timers.prepare_s
-            await route.ask_target(moves, quiesce, Quiesced, within_s, imports=False)
-            await route.source.request(quiesce, Quiesced, within_s)
-        except SwapdError as error:
-            self._abort(moves, error)
-            return False
-        return True
+        quiesce, within_s = Quiesce(self._batch, True), route.timers.prepare_s
+        refused: list[SwapdError] = []
+
+        async with trio.open_nursery() as nursery:
+
+            async def quiet_target() -> None:
+                try:
+                    await route.ask_target(moves, quiesce, Quiesced, within_s, imports=False)
+                except SwapdError as error:
+                    refused.append(error)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(quiet_target)
+            try:
+                await route.source.request(quiesce, Quiesced, within_s)
+            except SwapdError as error:
+                refused.append(error)
+                nursery.cancel_scope.cancel()
+        if refused:
+            self._abort(moves, refused[0])
+        return not refused
 
     async def _freeze(self, batch: str, moves: list[Move]) -> list[Move]:
         route = self._route

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import trio
 
-from swapd.messages.ops import OPS_VERSION, StateEvent
+from swapd.messages.ops.frames import OPS_VERSION, StateEvent
 
 CAPACITY: Final = 1024
 """A burst of a few hundred sessions ending at once fits; a PUB socket keeps no history anyway."""

@@ -16,8 +16,8 @@ import zmq
 
 from swapd.device_views import DeviceEvent, DeviceView, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
-from swapd.messages import ops
 from swapd.messages.from_worker import StepRecord
+from swapd.messages.ops import answers, commands, frames
 from swapd.transport.paths import ipc_endpoint
 from swapd.transport.sockets import TrioSocket, open_socket
 from swapd.views import (
@@ -50,26 +50,26 @@ class OpsClient:
         self._request = 0
         self._turn = trio.Lock()
 
-    async def ping(self) -> ops.Pong:
-        return await self._call(ops.Ping(), ops.Pong)
+    async def ping(self) -> answers.Pong:
+        return await self._call(commands.Ping(), answers.Pong)
 
-    async def status(self) -> ops.StatusAnswer:
-        return await self._call(ops.Status(), ops.StatusAnswer)
+    async def status(self) -> answers.StatusAnswer:
+        return await self._call(commands.Status(), answers.StatusAnswer)
 
     async def workers(self) -> tuple[WorkerView, ...]:
-        return (await self._call(ops.Workers(), ops.WorkersAnswer)).workers
+        return (await self._call(commands.Workers(), answers.WorkersAnswer)).workers
 
     async def sessions(self) -> tuple[SessionView, ...]:
-        return (await self._call(ops.Sessions(), ops.SessionsAnswer)).sessions
+        return (await self._call(commands.Sessions(), answers.SessionsAnswer)).sessions
 
     async def session(self, session: str) -> SessionView:
-        return (await self._call(ops.Session(session), ops.SessionAnswer)).session
+        return (await self._call(commands.Session(session), answers.SessionAnswer)).session
 
     async def create_session(self, request: NewSession) -> SessionView:
-        return (await self._call(ops.CreateSession(request), ops.SessionAnswer)).session
+        return (await self._call(commands.CreateSession(request), answers.SessionAnswer)).session
 
     async def cancel_session(self, session: str) -> SessionView:
-        return (await self._call(ops.CancelSession(session), ops.SessionAnswer)).session
+        return (await self._call(commands.CancelSession(session), answers.SessionAnswer)).session
 
     async def start_drain(
         self,
@@ -78,7 +78,8 @@ class OpsClient:
         mode: DrainMode = "native",
         reason: str | None = None,
     ) -> DrainView:
-        return (await self._call(ops.StartDrain(worker, deadline_s, mode, reason), ops.DrainAnswer)).drain
+        request = commands.StartDrain(worker, deadline_s, mode, reason)
+        return (await self._call(request, answers.DrainAnswer)).drain
 
     async def start_drains(
         self,
@@ -87,85 +88,87 @@ class OpsClient:
         mode: DrainMode = "native",
         reason: str | None = None,
     ) -> tuple[DrainView, ...]:
-        request = ops.StartDrains(tuple(workers), deadline_s, mode, reason)
-        return (await self._call(request, ops.DrainsAnswer)).drains
+        request = commands.StartDrains(tuple(workers), deadline_s, mode, reason)
+        return (await self._call(request, answers.DrainsAnswer)).drains
 
     async def drain(self, drain: str) -> DrainView:
-        return (await self._call(ops.Drain(drain), ops.DrainAnswer)).drain
+        return (await self._call(commands.Drain(drain), answers.DrainAnswer)).drain
 
     async def drains(self) -> tuple[DrainView, ...]:
-        return (await self._call(ops.Drains(), ops.DrainsAnswer)).drains
+        return (await self._call(commands.Drains(), answers.DrainsAnswer)).drains
 
     async def cancel_drain(self, drain: str) -> DrainView:
-        return (await self._call(ops.CancelDrain(drain), ops.DrainAnswer)).drain
+        return (await self._call(commands.CancelDrain(drain), answers.DrainAnswer)).drain
 
     async def devices(self) -> tuple[DeviceView, ...]:
-        return (await self._call(ops.Devices(), ops.DevicesAnswer)).devices
+        return (await self._call(commands.Devices(), answers.DevicesAnswer)).devices
 
     async def device(self, device: str) -> DeviceView:
-        return (await self._call(ops.Device(device), ops.DeviceAnswer)).device
+        return (await self._call(commands.Device(device), answers.DeviceAnswer)).device
 
     async def take_back(self, device: str, request: TakeBack | None = None) -> DeviceView:
         """Without a request: until the owner lends it again."""
-        command = ops.TakeDeviceBack(device, request or TakeBack())
-        return (await self._call(command, ops.DeviceAnswer)).device
+        command = commands.TakeDeviceBack(device, request or TakeBack())
+        return (await self._call(command, answers.DeviceAnswer)).device
 
     async def lend(self, device: str) -> DeviceView:
-        return (await self._call(ops.Lend(device), ops.DeviceAnswer)).device
+        return (await self._call(commands.Lend(device), answers.DeviceAnswer)).device
 
     async def samples(self, device: str, since: float = 0.0) -> tuple[SamplePoint, ...]:
-        return (await self._call(ops.Samples(device, since), ops.SamplesAnswer)).samples
+        return (await self._call(commands.Samples(device, since), answers.SamplesAnswer)).samples
 
     async def device_events(self, device: str) -> tuple[DeviceEvent, ...]:
-        return (await self._call(ops.DeviceEvents(device), ops.DeviceEventsAnswer)).events
+        return (await self._call(commands.DeviceEvents(device), answers.DeviceEventsAnswer)).events
 
     async def switches(self) -> SwitchesView:
-        return (await self._call(ops.Switches(), ops.SwitchesAnswer)).switches
+        return (await self._call(commands.Switches(), answers.SwitchesAnswer)).switches
 
     async def turn_switch(self, switch: Switch, *, on: bool) -> SwitchesView:
-        return (await self._call(ops.TurnSwitch(switch, on), ops.SwitchesAnswer)).switches
+        return (await self._call(commands.TurnSwitch(switch, on), answers.SwitchesAnswer)).switches
 
     async def clear_quarantine(self, worker: str) -> WorkerView:
-        return (await self._call(ops.ClearQuarantine(worker), ops.WorkerAnswer)).worker
+        return (await self._call(commands.ClearQuarantine(worker), answers.WorkerAnswer)).worker
 
-    async def console_link(self, role: Role = "owner", *, new_tokens: bool = False) -> ops.ConsoleLinkAnswer:
-        return await self._call(ops.ConsoleLink(role, new_tokens), ops.ConsoleLinkAnswer)
+    async def console_link(
+        self, role: Role = "owner", *, new_tokens: bool = False
+    ) -> answers.ConsoleLinkAnswer:
+        return await self._call(commands.ConsoleLink(role, new_tokens), answers.ConsoleLinkAnswer)
 
     async def reconciliation(self) -> ReconciliationView:
-        return (await self._call(ops.Reconciliation(), ops.ReconciliationAnswer)).report
+        return (await self._call(commands.Reconciliation(), answers.ReconciliationAnswer)).report
 
     async def metrics(self) -> str:
-        return (await self._call(ops.Metrics(), ops.MetricsAnswer)).text
+        return (await self._call(commands.Metrics(), answers.MetricsAnswer)).text
 
-    async def export_diagnostics(self) -> ops.DiagnosticsAnswer:
-        return await self._call(ops.ExportDiagnostics(), ops.DiagnosticsAnswer)
+    async def export_diagnostics(self) -> answers.DiagnosticsAnswer:
+        return await self._call(commands.ExportDiagnostics(), answers.DiagnosticsAnswer)
 
     async def log_decisions(self, for_s: float) -> DebugView:
-        return (await self._call(ops.LogDecisions(for_s), ops.DebugAnswer)).debug
+        return (await self._call(commands.LogDecisions(for_s), answers.DebugAnswer)).debug
 
     async def schedule(self, worker: str) -> tuple[StepRecord, ...]:
         """Take the worker's oldest recorded steps; if cancelled they may be lost."""
-        return (await self._call(ops.Schedule(worker), ops.ScheduleAnswer)).steps
+        return (await self._call(commands.Schedule(worker), answers.ScheduleAnswer)).steps
 
     async def events(
         self,
         session: str,
         after: int | None = None,
         *,
-        max_events: int = ops.MAX_EVENTS,
+        max_events: int = commands.MAX_EVENTS,
         wait_s: float = 10.0,
-    ) -> ops.EventsAnswer:
+    ) -> answers.EventsAnswer:
         """One poll: events strictly after the cursor, perhaps none; pass `cursor` to the next."""
-        return await self._call(ops.Events(session, after, max_events, wait_s), ops.EventsAnswer)
+        return await self._call(commands.Events(session, after, max_events, wait_s), answers.EventsAnswer)
 
-    async def _call(self, command: ops.OpsCommand, expected: type[A]) -> A:
+    async def _call(self, command: commands.OpsCommand, expected: type[A]) -> A:
         async with self._turn:
             self._request += 1
-            frame = ops.encode_request(self._request, command)
+            frame = frames.encode_request(self._request, command)
             with trio.move_on_after(self._timeout_s):
                 await self._socket.send_multipart([frame])
                 answer = await self._receive()
-                if isinstance(answer, ops.Error):
+                if isinstance(answer, answers.Error):
                     raise _raised(answer)
                 if not isinstance(answer, expected):
                     raise SwapdError(Code.FRAME_MALFORMED, f"answered with {type(answer).__name__}")
@@ -174,15 +177,15 @@ class OpsClient:
                 Code.TIMEOUT, f"{self._where} after {self._timeout_s:g} s; is `swapd serve` alive?"
             )
 
-    async def _receive(self) -> ops.OpsAnswer:
+    async def _receive(self) -> answers.OpsAnswer:
         while True:
-            reply = ops.decode_reply((await self._socket.recv_multipart())[-1])
+            reply = frames.decode_reply((await self._socket.recv_multipart())[-1])
             # Id 0 answers a frame that the service could not read; only ours can be meant.
             if reply.id in (self._request, 0):
                 return reply.body
 
 
-def _raised(answer: ops.Error) -> SwapdError:
+def _raised(answer: answers.Error) -> SwapdError:
     try:
         code = Code(answer.code)
     except ValueError:
@@ -193,14 +196,14 @@ def _raised(answer: ops.Error) -> SwapdError:
 @asynccontextmanager
 async def open_ops(socket_dir: str | Path, timeout_s: float = ANSWER_TIMEOUT_S) -> AsyncIterator[OpsClient]:
     """Connect to the service whose sockets are in `socket_dir`. Raises `not_ready` where there is none."""
-    _require(socket_dir, ops.OPS_SOCKET)
+    _require(socket_dir, frames.OPS_SOCKET)
     context = zmq.Context[zmq.Socket[bytes]]()
     try:
         async with open_socket(
             context,
             zmq.DEALER,
-            connect=ipc_endpoint(socket_dir, ops.OPS_SOCKET),
-            max_message_bytes=ops.MAX_ANSWER_BYTES + 1,
+            connect=ipc_endpoint(socket_dir, frames.OPS_SOCKET),
+            max_message_bytes=frames.MAX_ANSWER_BYTES + 1,
         ) as socket:
             yield OpsClient(socket, str(socket_dir), timeout_s)
     finally:
@@ -210,20 +213,20 @@ async def open_ops(socket_dir: str | Path, timeout_s: float = ANSWER_TIMEOUT_S) 
 @asynccontextmanager
 async def open_state_events(
     socket_dir: str | Path, kind: str = ""
-) -> AsyncIterator[Callable[[], Awaitable[ops.StateEvent]]]:
+) -> AsyncIterator[Callable[[], Awaitable[frames.StateEvent]]]:
     """Subscribe to state events whose kind begins with `kind`; call the value for the next one."""
-    _require(socket_dir, ops.EVENTS_SOCKET)
+    _require(socket_dir, frames.EVENTS_SOCKET)
     context = zmq.Context[zmq.Socket[bytes]]()
     try:
         async with open_socket(
             context,
             zmq.SUB,
-            connect=ipc_endpoint(socket_dir, ops.EVENTS_SOCKET),
+            connect=ipc_endpoint(socket_dir, frames.EVENTS_SOCKET),
             subscribe=kind.encode(),
         ) as socket:
 
-            async def receive() -> ops.StateEvent:
-                return ops.decode_state_event((await socket.recv_multipart())[-1])
+            async def receive() -> frames.StateEvent:
+                return frames.decode_state_event((await socket.recv_multipart())[-1])
 
             yield receive
     finally:

@@ -19,7 +19,7 @@ import zmq
 import swapd
 from swapd.api import Service
 from swapd.errors import Code, SwapdError
-from swapd.messages import ops
+from swapd.messages.ops import answers, commands, frames
 from swapd.ops.bus import EventBus
 from swapd.ops.readers import EventReaders
 from swapd.transport.paths import ensure_private_dir, ipc_endpoint
@@ -32,7 +32,7 @@ COMMAND_TIMEOUT_S: Final = 30.0
 SEND_TIMEOUT_S: Final = 5.0
 BETWEEN_POLLS_S: Final = 0.2
 """A client that polls is back within this, and hears then that the service stops."""
-MAX_ARCHIVE_BYTES: Final = ops.MAX_ANSWER_BYTES * 11 // 16
+MAX_ARCHIVE_BYTES: Final = frames.MAX_ANSWER_BYTES * 11 // 16
 """In base64 it must fit into an answer."""
 SOCKET_MAX_BYTES: Final = 8 << 20
 """Above the size that is answered with `frame_too_large`; beyond this the connection is closed (H95)."""
@@ -115,10 +115,10 @@ class OpsServer:
             await self._idle.wait()
         scope.cancel()
 
-    async def _execute(self, client: bytes, frame: bytes) -> tuple[int, ops.OpsAnswer]:
+    async def _execute(self, client: bytes, frame: bytes) -> tuple[int, answers.OpsAnswer]:
         try:
-            request = ops.decode_request(frame)
-        except ops.RequestRefused as refused:
+            request = frames.decode_request(frame)
+        except frames.RequestRefused as refused:
             return refused.request, self._refuse(refused.error)
         try:
             with trio.fail_after(COMMAND_TIMEOUT_S):
@@ -132,73 +132,73 @@ class OpsServer:
             logger.error("internal error in a command", extra={"error_type": type(error).__name__})
             return request.id, self._refuse(SwapdError(Code.INTERNAL))
 
-    async def _run(self, client: bytes, command: ops.OpsCommand) -> ops.OpsAnswer:
+    async def _run(self, client: bytes, command: commands.OpsCommand) -> answers.OpsAnswer:
         service, caller = self._service, self._caller
         match command:
-            case ops.Ping():
-                return ops.Pong(swapd.__version__, os.getpid())
-            case ops.Status():
+            case commands.Ping():
+                return answers.Pong(swapd.__version__, os.getpid())
+            case commands.Status():
                 return await self._status()
-            case ops.Workers():
-                return ops.WorkersAnswer(tuple(await service.workers(caller)))
-            case ops.Sessions():
-                return ops.SessionsAnswer(tuple(await service.sessions(caller)))
-            case ops.Session(session):
-                return ops.SessionAnswer(await service.session(caller, session))
-            case ops.CreateSession(request):
-                return ops.SessionAnswer(await service.create_session(caller, request))
-            case ops.CancelSession(session):
-                return ops.SessionAnswer(await service.cancel_session(caller, session))
-            case ops.Events():
+            case commands.Workers():
+                return answers.WorkersAnswer(tuple(await service.workers(caller)))
+            case commands.Sessions():
+                return answers.SessionsAnswer(tuple(await service.sessions(caller)))
+            case commands.Session(session):
+                return answers.SessionAnswer(await service.session(caller, session))
+            case commands.CreateSession(request):
+                return answers.SessionAnswer(await service.create_session(caller, request))
+            case commands.CancelSession(session):
+                return answers.SessionAnswer(await service.cancel_session(caller, session))
+            case commands.Events():
                 return await self._events(client, command)
-            case ops.StartDrain(worker, deadline_s, mode, reason):
-                return ops.DrainAnswer(
+            case commands.StartDrain(worker, deadline_s, mode, reason):
+                return answers.DrainAnswer(
                     await service.start_drain(caller, worker, deadline_s, mode=mode, reason=reason)
                 )
-            case ops.StartDrains(workers, deadline_s, mode, reason):
+            case commands.StartDrains(workers, deadline_s, mode, reason):
                 views = await service.start_drains(caller, workers, deadline_s, mode=mode, reason=reason)
-                return ops.DrainsAnswer(tuple(views))
-            case ops.Drain(drain):
-                return ops.DrainAnswer(await service.drain(caller, drain))
-            case ops.Drains():
-                return ops.DrainsAnswer(tuple(await service.drains(caller)))
-            case ops.CancelDrain(drain):
-                return ops.DrainAnswer(await service.cancel_drain(caller, drain))
-            case ops.Devices():
-                return ops.DevicesAnswer(tuple(await service.devices(caller)))
-            case ops.Device(device):
-                return ops.DeviceAnswer(await service.device(caller, device))
-            case ops.TakeDeviceBack(device, request):
-                return ops.DeviceAnswer(await service.take_back(caller, device, request))
-            case ops.Lend(device):
-                return ops.DeviceAnswer(await service.lend(caller, device))
-            case ops.Samples(device, since):
-                return ops.SamplesAnswer(tuple(await service.samples(caller, device, since)))
-            case ops.DeviceEvents(device):
-                return ops.DeviceEventsAnswer(tuple(await service.device_events(caller, device)))
-            case ops.Switches():
-                return ops.SwitchesAnswer(await service.switches(caller))
-            case ops.TurnSwitch(switch, on):
-                return ops.SwitchesAnswer(await service.turn_switch(caller, switch, on=on))
-            case ops.ClearQuarantine(worker):
-                return ops.WorkerAnswer(await service.clear_quarantine(caller, worker))
-            case ops.Reconciliation():
-                return ops.ReconciliationAnswer(await service.reconciliation(caller))
-            case ops.ConsoleLink(role, new_tokens):
+                return answers.DrainsAnswer(tuple(views))
+            case commands.Drain(drain):
+                return answers.DrainAnswer(await service.drain(caller, drain))
+            case commands.Drains():
+                return answers.DrainsAnswer(tuple(await service.drains(caller)))
+            case commands.CancelDrain(drain):
+                return answers.DrainAnswer(await service.cancel_drain(caller, drain))
+            case commands.Devices():
+                return answers.DevicesAnswer(tuple(await service.devices(caller)))
+            case commands.Device(device):
+                return answers.DeviceAnswer(await service.device(caller, device))
+            case commands.TakeDeviceBack(device, request):
+                return answers.DeviceAnswer(await service.take_back(caller, device, request))
+            case commands.Lend(device):
+                return answers.DeviceAnswer(await service.lend(caller, device))
+            case commands.Samples(device, since):
+                return answers.SamplesAnswer(tuple(await service.samples(caller, device, since)))
+            case commands.DeviceEvents(device):
+                return answers.DeviceEventsAnswer(tuple(await service.device_events(caller, device)))
+            case commands.Switches():
+                return answers.SwitchesAnswer(await service.switches(caller))
+            case commands.TurnSwitch(switch, on):
+                return answers.SwitchesAnswer(await service.turn_switch(caller, switch, on=on))
+            case commands.ClearQuarantine(worker):
+                return answers.WorkerAnswer(await service.clear_quarantine(caller, worker))
+            case commands.Reconciliation():
+                return answers.ReconciliationAnswer(await service.reconciliation(caller))
+            case commands.ConsoleLink(role, new_tokens):
                 if new_tokens:
                     await service.door.new_tokens(caller)
                 link = service.door.link(caller, role)
-                return ops.ConsoleLinkAnswer(link.url, link.role, link.valid_s)
-            case ops.Metrics():
-                return ops.MetricsAnswer(service.metrics(caller).decode())
-            case ops.ExportDiagnostics():
+                return answers.ConsoleLinkAnswer(link.url, link.role, link.valid_s)
+            case commands.Metrics():
+                return answers.MetricsAnswer(service.metrics(caller).decode())
+            case commands.ExportDiagnostics():
                 return await self._export()
-            case ops.LogDecisions(for_s):
-                return ops.DebugAnswer(await service.log_decisions(caller, for_s))
-            case ops.Schedule(worker):
-                return ops.ScheduleAnswer((await service.schedule(caller, worker)).steps)
+            case commands.LogDecisions(for_s):
+                return answers.DebugAnswer(await service.log_decisions(caller, for_s))
+            case commands.Schedule(worker):
+                return answers.ScheduleAnswer((await service.schedule(caller, worker)).steps)
 
-    async def _export(self) -> ops.OpsAnswer:
+    async def _export(self) -> answers.OpsAnswer:
         archive = await self._service.export_diagnostics(self._caller)
         with archive.file as file:
             if archive.size_bytes > MAX_ARCHIVE_BYTES:
@@ -207,11 +207,14 @@ class OpsServer:
                 )
                 raise SwapdError(Code.FRAME_TOO_LARGE, told)
             data: bytes = await trio.to_thread.run_sync(file.read)
-        return ops.DiagnosticsAnswer(archive.name, data)
+        return answers.DiagnosticsAnswer(archive.name, data)
 
-    async def _events(self, client: bytes, command: ops.Events) -> ops.OpsAnswer:
-        if not 1 <= command.max_events <= ops.MAX_EVENTS or not 0 <= command.wait_s <= ops.MAX_WAIT_S:
-            limits = f"max_events 1 to {ops.MAX_EVENTS}, wait_s 0 to {ops.MAX_WAIT_S:g}"
+    async def _events(self, client: bytes, command: commands.Events) -> answers.OpsAnswer:
+        if (
+            not 1 <= command.max_events <= commands.MAX_EVENTS
+            or not 0 <= command.wait_s <= commands.MAX_WAIT_S
+        ):
+            limits = f"max_events 1 to {commands.MAX_EVENTS}, wait_s 0 to {commands.MAX_WAIT_S:g}"
             raise SwapdError(Code.INVALID_REQUEST, limits)
         if command.after is not None and command.after < 0:
             raise SwapdError(Code.CURSOR_INVALID)
@@ -219,13 +222,13 @@ class OpsServer:
         events, ended = await self._readers.poll(
             client, command.session, command.after, command.max_events, command.wait_s
         )
-        wire = tuple(ops.WireEvent(event.id, event.name, msgspec.Raw(event.data)) for event in events)
-        return ops.EventsAnswer(wire, wire[-1].id if wire else command.after, ended)
+        wire = tuple(answers.WireEvent(event.id, event.name, msgspec.Raw(event.data)) for event in events)
+        return answers.EventsAnswer(wire, wire[-1].id if wire else command.after, ended)
 
-    async def _status(self) -> ops.OpsAnswer:
+    async def _status(self) -> answers.OpsAnswer:
         view = await self._service.status(self._caller)
         own = self.statistics()
-        return ops.StatusAnswer(
+        return answers.StatusAnswer(
             version=view.version,
             pid=os.getpid(),
             readiness=Readiness(view.ready, view.reasons),
@@ -247,16 +250,16 @@ class OpsServer:
             },
         )
 
-    def _refuse(self, error: SwapdError) -> ops.OpsAnswer:
+    def _refuse(self, error: SwapdError) -> answers.OpsAnswer:
         self._refused[error.code] += 1
-        return ops.refusal(error)
+        return answers.refusal(error)
 
     async def _answer(
-        self, socket: TrioSocket, envelope: list[bytes], request: int, answer: ops.OpsAnswer
+        self, socket: TrioSocket, envelope: list[bytes], request: int, answer: answers.OpsAnswer
     ) -> None:
         """Send an answer; a client that does not read loses it and may ask again."""
         with trio.move_on_after(SEND_TIMEOUT_S) as sending:
-            await socket.send_multipart([*envelope, ops.encode_reply(request, answer)])
+            await socket.send_multipart([*envelope, frames.encode_reply(request, answer)])
         if sending.cancelled_caught:
             self._unanswered += 1
 
@@ -264,8 +267,8 @@ class OpsServer:
 def _request_id(frame: bytes) -> int:
     """The id of a request that is refused unread, if it has one."""
     try:
-        return ops.decode_request(frame).id
-    except ops.RequestRefused as refused:
+        return frames.decode_request(frame).id
+    except frames.RequestRefused as refused:
         return refused.request
 
 
@@ -273,7 +276,7 @@ async def _publish(socket: TrioSocket, bus: EventBus) -> None:
     while True:
         for event in await bus.take():
             # A PUB socket drops for slow readers itself and never blocks.
-            socket.try_send([event.kind.encode(), ops.encode_state_event(event)])
+            socket.try_send([event.kind.encode(), frames.encode_state_event(event)])
 
 
 async def run_ops(
@@ -296,13 +299,13 @@ async def run_ops(
         open_socket(
             context,
             zmq.ROUTER,
-            bind=ipc_endpoint(socket_dir, ops.OPS_SOCKET),
+            bind=ipc_endpoint(socket_dir, frames.OPS_SOCKET),
             max_message_bytes=SOCKET_MAX_BYTES,
-        ) as commands,
-        open_socket(context, zmq.PUB, bind=ipc_endpoint(socket_dir, ops.EVENTS_SOCKET)) as events,
+        ) as socket,
+        open_socket(context, zmq.PUB, bind=ipc_endpoint(socket_dir, frames.EVENTS_SOCKET)) as events,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(_publish, events, bus)
         task_status.started(server)
-        await server.serve(commands)
+        await server.serve(socket)
         nursery.cancel_scope.cancel()

@@ -161,9 +161,13 @@ class LiveSession:
         """Enter what the replay cost. False: this run does not say, or it was said already."""
         if run.recomputed is None or self.rebuilding != run.epoch:
             return False
-        self.rebuilding = None
-        self.rebuilt_positions = run.recomputed
+        self.priced(run.recomputed)
         return True
+
+    def priced(self, positions: int) -> None:
+        """It is known what its replay cost; no run will say it again."""
+        self.rebuilding = None
+        self.rebuilt_positions = positions
 
     def take(self, run: TokenRun, now: Callable[[], float]) -> Append | None:
         """Take a run from the owner; what is new of it goes to the store. None: nothing new.

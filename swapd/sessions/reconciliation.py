@@ -1,4 +1,4 @@
-"""The report of a start: what became of each session that the last run left (H152). Pure.
+"""The report of a start: what became of each session that the last run left (H152). Pure, but for the log.
 
 A session has one entry. What several workers hold of it is one story: a frozen source and a prepared target
 of a move that has no commit are one `aborted`. Things that a worker holds of no session that goes on are
@@ -7,6 +7,7 @@ of a move that has no commit are one `aborted`. Things that a worker holds of no
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -22,6 +23,8 @@ from swapd.views import (
     ReconciledBecause,
     ReconciliationView,
 )
+
+log = logging.getLogger("swapd.sessions.recovery")
 
 LISTED_MAX: Final = 4096
 """Sessions that the report lists: its answer stays far below what a frame may have."""
@@ -153,3 +156,15 @@ class Reconciliation:
             return None
         self._entries[record.id] = entry
         return entry
+
+
+def tell(entry: Reconciled | None) -> None:
+    """One line of the log for each entry of the report (H152)."""
+    if entry is not None:
+        told = {
+            "session": entry.session,
+            "outcome": entry.result,
+            "reason": entry.reason,
+            "epoch": entry.epoch,
+        }
+        log.info("session reconciled", extra=told | {"worker": entry.worker, "accepted": entry.accepted})

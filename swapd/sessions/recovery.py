@@ -1,18 +1,16 @@
 """Sessions whose owner is gone, and all sessions after a restart: who owns them now (H142-H158).
 
-What the store says is true: each thing that a worker holds is judged by it (`inventory`). What an owner has
+What the store says is true: each thing that a worker holds is judged by it (`examination`). What an owner has
 of its own goes on at once (B38). Of the rest nothing is decided before every worker has attached with an
 inventory or is found absent, because a session may be frozen at one worker and prepared at another; then one
-that no worker has is replayed if its client permits that, else ended.
-
-Replay is never called recovery of KV: every position that it computes is counted (H73). What a move had
-brought to its target before its source was lost is taken up there, and only the rest computed (B24).
+that no worker has is replayed if its client permits that, else ended (`replay`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
@@ -20,25 +18,25 @@ import trio
 
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
-from swapd.messages.from_worker import Inventory, InventoryItem
+from swapd.messages.from_worker import Inventory
 from swapd.messages.generation import Owner
-from swapd.messages.to_worker import Discard, Resend
+from swapd.messages.to_worker import Resend
 from swapd.migration.ledger import CapacityLedger
 from swapd.sessions.admission import Admission
-from swapd.sessions.inventory import judge
+from swapd.sessions.cost import ask_cost
+from swapd.sessions.examination import Examination
 from swapd.sessions.live import LiveSession
 from swapd.sessions.reassignment import Note, Reassignment
 from swapd.sessions.reconciliation import Reconciliation
+from swapd.sessions.replay import LOOK_AGAIN_S, Replay
 from swapd.sessions.table import OwnerLink, SessionTable
-from swapd.store.ledger import MoveCommit, commit_move
-from swapd.views import Reconciled, ReconciliationView
+from swapd.views import ReconciliationView
 from swapd.worker.link import WorkerLink
 
 log = logging.getLogger("swapd.sessions.recovery")
 
 INTRODUCTION_S: Final = 30.0
 """How long workers may take to be found at start before their sessions count as unprovable (H155)."""
-LOOK_AGAIN_S: Final = 0.25
 
 AnewEnd = Literal["begun", "stayed", "ended", "home", "lost"]
 """begun: by the worker that was asked. stayed: its owner has it as before. ended: on the way.
@@ -68,7 +66,8 @@ class Recovery:
         """Positions that replays computed again, as their workers said with their first tokens."""
         self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
         table.on_rebuilt = self._rebuilt
-        self.outcomes: dict[str, int] = {}
+        table.on_unpriced = self._unpriced
+        self.outcomes: Counter[str] = Counter()
         self._config = config
         self._table = table
         self._store = table.store
@@ -82,6 +81,10 @@ class Recovery:
         self._all_introduced = trio.Event()
         self._reconciled = trio.Event()
         self.again = Reassignment(config, table, ledger, admission, links)
+        self._replay = Replay(
+            config, table, ledger, admission, links, self.again, self.findings, self.outcomes
+        )
+        self._examination = Examination(table, ledger, self.findings, self.outcomes, wall)
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -148,11 +151,13 @@ class Recovery:
 
     def look_at(self, session: LiveSession) -> None:
         """Begin to decide about a session if its owner is gone and nobody else is at it."""
-        if not self._unresolved(session) or session.recovering or session.move is not None:
+        if not self._table.unresolved(session) or session.recovering or session.move is not None:
             return
         if self._nursery is None or not self._all_introduced.is_set() or self._examining:
             return  # Its source may be about to say that it has it frozen; `attached` looks again.
         self._begin(session)
+
+    # Sessions that are sent to another worker ------------------------------------------------
 
     def send_to_another(self, session: LiveSession, *, cold: bool) -> Code | None:
         """Rebuild a running session on another worker from its transcript, because an operator wants that.
@@ -243,83 +248,40 @@ class Recovery:
         old, epoch = session.record.owner, session.record.epoch
         try:
             await self.again.start(session, link, cold=cold, leaving=(old, epoch))
-            self._count("replayed")
+            self.outcomes["replayed"] += 1
         except SwapdError as error:
             self._ledger.free(link.name, session.id)
             log.warning("replay refused", extra={"session": session.id, "code": error.code})
             if session.record.epoch != epoch:
-                await self._decide(session)  # it left its old owner, and the new one did not take it
+                await self._replay.decide(session)  # it left its old owner, and the new one did not take it
         finally:
             session.recovering = False
             session.wake()
             self._table.notify()
             self.look_at(session)
 
+    # A session whose owner is gone -----------------------------------------------------------
+
     def disown(self, session: LiveSession) -> None:
         """Decide about a session whose owner does not have it, connected or not."""
         if session.over or session.recovering or self._nursery is None or self._store.failed:
-            self.abandon(session)
+            self._replay.abandon(session)
             return
         self._begin(session)
 
     def abandon(self, session: LiveSession) -> None:
         """Have a target free what a move left there, where nobody takes it up (B24)."""
-        left, session.salvage = session.salvage, None
-        if left is None:
-            return
-        self._ledger.free(left.target.worker, session.id)
-        link = self._links.get(left.target.worker)
-        # A store that failed has the last word, after a restart (SF); the worker frees it by itself, too.
-        if link is not None and link.is_owner(left.target) and not self._store.failed:
-            link.tell(Discard(left.move))
+        self._replay.abandon(session)
 
     def undecided(self, session: LiveSession) -> bool:
         """Whether its owner is gone and it is not known yet what becomes of it."""
-        return session.recovering or self._unresolved(session)
+        return session.recovering or self._table.unresolved(session)
 
     def _begin(self, session: LiveSession) -> None:
         assert self._nursery is not None
         session.recovering = True
         session.wake()
-        self._nursery.start_soon(self._decide, session)
-
-    def _unresolved(self, session: LiveSession) -> bool:
-        if session.ended or session.waits_to_replay or self._store.failed:
-            return False
-        return not self._table.owner_is_there(session)
-
-    # A session whose owner is gone -------------------------------------------------------------
-
-    async def _decide(self, session: LiveSession) -> None:
-        """Replay where permitted, else end it, within `decide_s` of a worker being there (H70, H145)."""
-        owner = session.record.owner
-        link = self._links.get(owner.worker) if owner is not None else None
-        connected = link is not None and link.is_owner(owner)
-        why = self.findings.loss(owner.worker if owner is not None else None, connected=connected)
-        try:
-            # Nothing was shown yet: running it anew repeats nothing, so it needs no permission (B18).
-            permitted = session.record.allow_replay_fallback or session.durable == 0
-            if permitted and await self._replay(session):
-                self._count("replayed")
-                rebuilt = session.rebuilt_positions
-                _tell(self.findings.decided(session.record, session.durable, "replayed", why, rebuilt))
-                return
-            if permitted and session.record.state == "parked" and not session.over:
-                # There was no room for it before its KV was lost, either: it goes on waiting, till its
-                # lifetime at most (B3).
-                session.waits_to_replay = True
-                _tell(self.findings.decided(session.record, session.durable, "parked", why))
-                return
-            if not session.over:
-                await self._table.finish(session, "failed", Code.RECOVERY_UNAVAILABLE)
-                self._count("failed")
-                _tell(self.findings.decided(session.record, session.durable, "failed", why))
-        except SwapdError as error:
-            log.error("session not resolved", extra={"session": session.id, "code": error.code})
-        finally:
-            session.recovering = False
-            session.wake()
-            self._table.notify()
+        self._nursery.start_soon(self._replay.decide, session)
 
     def _replay_parked(self) -> None:
         """Begin to rebuild parked sessions that lost their KV, as far as workers have room for them."""
@@ -329,64 +291,26 @@ class Recovery:
                 session.waits_to_replay = False
                 self._begin(session)
 
-    async def _replay(self, session: LiveSession) -> bool:
-        """Start it on whichever worker takes it, in good time. False: nobody did, or it ended meanwhile."""
-        old = session.record.owner
-        if old is not None:
-            self._ledger.free(old.worker, session.id)
-        if await self._take_up(session):
-            return True
-        timers = self._config.timers
-        began = since = trio.current_time()
-        while not session.over:
-            # Where one will be there, ending the session meanwhile would lose what can be saved.
-            if any(other.coming for other in self._links.values()):
-                since = trio.current_time()
-            link = self.again.choose(session, self._links.values(), self._ledger)
-            if link is not None:
-                try:
-                    await self.again.start(session, link)
-                    return True
-                except SwapdError as error:
-                    self._ledger.free(link.name, session.id)
-                    if error.code is Code.STORE_FAILED:
-                        raise
-                    log.warning("replay refused", extra={"session": session.id, "code": error.code})
-            # Only after the look: who was waited for may be there now, later than `decide_s`.
-            now = trio.current_time()
-            if now - since > timers.decide_s or now - began > timers.worker_start_s:
-                return False  # H71, A16
-            await self._table.wait_activity(LOOK_AGAIN_S)
-        return False
-
-    async def _take_up(self, session: LiveSession) -> bool:
-        """Rebuild it where a move has brought its first blocks, if there are any (B24).
-
-        False: nothing is left of them, and it is for any worker to rebuild it from its transcript.
-        """
-        left = session.salvage
-        if left is None:
-            return False
-        link, tokens = self._links.get(left.target.worker), session.record.spec().budget
-        there = link is not None and link.is_owner(left.target) and self._admission.admitting(link.name)
-        if link is not None and there and self._ledger.charge(link.name, session.id, tokens):
-            try:
-                await self.again.start(session, link, salvage=left.move)
-            except SwapdError as error:
-                if error.code is Code.STORE_FAILED:
-                    raise
-                log.warning("salvage refused", extra={"session": session.id, "code": error.code})
-            else:
-                session.salvage = None
-                return True
-        self.abandon(session)
-        return False
-
     def _rebuilt(self, session: LiveSession) -> None:
         positions = session.rebuilt_positions or 0
         self.replayed_tokens += positions
         self.findings.rebuilt(session.id, positions)
         self.on_rebuilt(session)
+
+    def _unpriced(self, session: LiveSession) -> None:
+        """It ended before its replay gave a token; the worker that has it says what that cost."""
+        owner = session.record.owner
+        link = self._links.get(owner.worker) if owner is not None else None
+        if self._nursery is not None and link is not None and link.is_owner(owner):
+            self._nursery.start_soon(self._price, session, link)
+        else:
+            session.priced(0)
+            self._rebuilt(session)
+
+    async def _price(self, session: LiveSession, link: WorkerLink) -> None:
+        # A worker that hangs answers when it goes on, or is taken down: then nobody knows.
+        session.priced(await ask_cost(link, session, self._config.timers.dead_s))
+        self._rebuilt(session)
 
     # A worker that attached ------------------------------------------------------------------
 
@@ -403,90 +327,22 @@ class Recovery:
             self.introduced(link.name)
             kept: set[str] = set()
             # What the store says is here is nobody else's: that need not wait for slow workers (B38).
-            own = [item for item in inventory.items if self._owns(owner, item)]
+            own = [item for item in inventory.items if self._examination.owns(owner, item)]
             for item in own:
-                await self._examine(link, owner, item, kept)
+                await self._examination.examine(link, owner, item, kept)
             with trio.move_on_after(INTRODUCTION_S):
                 await self._all_introduced.wait()
             for item in inventory.items:
                 if item not in own:
-                    await self._examine(link, owner, item, kept)
+                    await self._examination.examine(link, owner, item, kept)
         finally:
             self._examining.discard(link.name)
             self._table.notify()
         for session in expected:
-            if self._unresolved(session):
+            if self._table.unresolved(session):
                 continue  # parked before the restart, and not on disk: its source may have it still (B22)
             if session.record.owner == owner and session.id not in kept and session.move is None:
                 # The worker is the owner and does not have it: as good as lost.
                 self.disown(session)
         for session in self._table:
             self.look_at(session)
-
-    def _owns(self, owner: Owner, item: InventoryItem) -> bool:
-        """Whether a worker goes on with an item, whatever other workers hold."""
-        session = self._table.get(item.session)
-        if session is None:
-            return False
-        return judge(item, session.record, session.durable, owner, owner_is_there=True).keeps
-
-    async def _examine(
-        self,
-        link: OwnerLink,
-        owner: Owner,
-        item: InventoryItem,
-        kept: set[str],
-    ) -> None:
-        """Tell the worker what becomes of one thing that it holds."""
-        session = self._table.get(item.session)
-        record = session.record if session is not None else None
-        durable = session.durable if session is not None else 0
-        there = session is not None and not self._unresolved(session) and not session.waits_to_replay
-        verdict = judge(item, record, durable, owner, owner_is_there=there)
-        if (
-            verdict.found == "homeless"
-            and session is not None
-            and await self._come_home(session, owner, item)
-        ):
-            verdict = judge(item, session.record, session.durable, owner, owner_is_there=False)
-        self._count(verdict.found if verdict.found != "homeless" else "released")
-        for command in verdict.commands:
-            link.tell(command)
-        if record is None or record.terminal:
-            dropped = self.findings.dropped(item.session, link.name, item.epoch, known=record is not None)
-            _tell(dropped)
-        if verdict.keeps and session is not None:
-            _tell(self.findings.kept(session.record, session.durable, verdict.found))
-            kept.add(session.id)
-            self._ledger.restore(link.name, session.id, session.record.spec().budget)
-            limit = self._table.limit(session)
-            link.tell(Resend(session.id, session.record.epoch, session.durable, limit))
-
-    async def _come_home(self, session: LiveSession, owner: Owner, item: InventoryItem) -> bool:
-        """A new transfer of ownership back to the pinned source, if no token came from the target (B22)."""
-        record = session.record
-        if session.recovering or record.owner is None:
-            return False
-        name = f"{session.id}.back.{record.epoch}"
-        back = MoveCommit(name, session.id, record.owner, record.epoch, item.position, owner, self._wall())
-        with trio.CancelScope(shield=True):  # one disk write
-            result = await self._store.commit(lambda db: commit_move(db, back))
-            if result == "committed":
-                session.waits_to_replay = False
-                self._table.change(session, owner=owner, epoch=record.epoch + 1)
-        return result == "committed"
-
-    def _count(self, outcome: str) -> None:
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-
-
-def _tell(entry: Reconciled | None) -> None:
-    """One line of the log for each entry of the report (H152)."""
-    if entry is not None:
-        told = {
-            "session": entry.session,
-            "outcome": entry.result,
-            "reason": entry.reason,
-            "epoch": entry.epoch,
-        }
-        log.info("session reconciled", extra=told | {"worker": entry.worker, "accepted": entry.accepted})

@@ -83,6 +83,8 @@ class SessionTable:
         self.on_orphan: Callable[[LiveSession], None] = lambda session: None
         self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
         """A replay gave its first token: what it cost is known."""
+        self.on_unpriced: Callable[[LiveSession], None] = lambda session: None
+        """A session ended before its replay gave a token: only its owner knows what that cost."""
         self.park: ParkOwner | None = None
         """The owner of parked sessions, where the service has one (B3)."""
         self._tokenizer = tokenizer
@@ -126,6 +128,12 @@ class SessionTable:
         if link is None or not link.is_owner(owner):
             return False
         return self.park is None or link is not self.park or self.park.holds(session.id)
+
+    def unresolved(self, session: LiveSession) -> bool:
+        """Whether somebody has to decide what becomes of it: its owner is gone, and it does not wait."""
+        if session.ended or session.waits_to_replay or self.store.failed:
+            return False
+        return not self.owner_is_there(session)
 
     async def find(self, session: str) -> LiveSession:
         """From memory or the store. Raises `session_unknown`."""
@@ -287,6 +295,8 @@ class SessionTable:
             if owner is not None:
                 self.ledger.free(owner.worker, session.id)
         self.on_event("session", session)
+        if session.rebuilding is not None:
+            self.on_unpriced(session)
 
     def _keep_ended(self, session: LiveSession) -> None:
         self._ended[session.id] = session

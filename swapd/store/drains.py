@@ -65,6 +65,16 @@ def open_drains(db: sqlite3.Connection) -> list[DrainRecord]:
     return [_record(row) for row in rows]
 
 
+def unpriced_drains(db: sqlite3.Connection) -> list[DrainRecord]:
+    """Return the drains that are over and do not say what a replay of theirs cost, oldest first (H54)."""
+    rows = db.execute(
+        f"SELECT {_COLUMNS} FROM drains WHERE state IN ('drained', 'cancelled')"
+        " AND EXISTS (SELECT 1 FROM json_each(drains.sessions)"
+        " WHERE json_type(value, '$.recomputed_tokens') = 'null') ORDER BY key"
+    )
+    return [_record(row) for row in rows]
+
+
 def count_drains(db: sqlite3.Connection) -> dict[str, int]:
     """Return how many drains there are in each state."""
     return dict(db.execute("SELECT state, count(*) FROM drains GROUP BY state"))

@@ -45,6 +45,7 @@ class Book:
         self._keys: dict[str, Session] = {}
         self._moves: dict[str, Session] = {}
         self._ended: OrderedDict[tuple[str, int], bool] = OrderedDict()
+        self._spent: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._removed: list[str] = []
         self.fenced = 0
 
@@ -270,6 +271,17 @@ class Book:
         # An import that was thrown away never ran under its epoch: a replay may begin under the same one.
         if session.stage not in ("reserved", "prepared"):
             self._note_ended(name, finished=session.finish is not None)
+
+    def note_spent(self, session: str, epoch: int, recomputed: int) -> None:
+        """Keep what a replay cost that is dropped before its first token: whoever asks again is told so."""
+        if recomputed:
+            self._spent[session, epoch] = recomputed
+        while len(self._spent) > ENDED_KEPT:
+            self._spent.popitem(last=False)
+
+    def spent(self, session: str, epoch: int) -> int:
+        """Positions computed again for a session that was dropped before its first token; else 0."""
+        return self._spent.get((session, epoch), 0)
 
     # steps
 

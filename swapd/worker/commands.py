@@ -159,13 +159,15 @@ class Commands:
 
     def _drop(self, body: into.ToWorker, session: str, epoch: int) -> out.Done:
         """Cancel frees any phase; Release frees only the copy that a move left frozen behind."""
-        found = self._rooms.book.find(session, epoch)
+        book = self._rooms.book
+        found = book.find(session, epoch)
         if found is None:
-            return out.Done()
+            return out.Done(book.spent(session, epoch))
         if isinstance(body, into.Release) and found.stage not in ("frozen", "finished"):
             raise SwapdError(Code.NOT_ELIGIBLE, "nothing here was frozen")
+        book.note_spent(session, epoch, self._rooms.engine.recomputed_for(found.key))
         self._forget(found)
-        return out.Done()
+        return out.Done(book.spent(session, epoch))
 
     def _forget(self, session: Session) -> None:
         if session.move is not None:

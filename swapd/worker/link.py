@@ -5,9 +5,7 @@
 
 A link outlives the incarnations of its worker. It can be told that its worker is not wanted: then none is
 started, and once it is to be paused the one that is there is asked to end, and killed if it does not.
-Requests are answered by request id; when the worker is gone, every open request ends with `worker lost` at
-once. Tokens and heartbeats go to the hooks in the order in which they came. Credits are latest-value: the
-sender asks for them when it is about to send.
+What both say is the `Dialogue`; tokens and heartbeats go to the hooks in the order in which they came.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, Protocol, TypeVar
 
 import trio
@@ -23,7 +21,7 @@ import zmq
 
 from swapd.config import Config, WorkerConfig
 from swapd.errors import Code, SwapdError
-from swapd.messages.envelope import EVENT, Command, decode_report, encode
+from swapd.messages.envelope import EVENT, decode_report
 from swapd.messages.from_worker import (
     Alarm,
     FromWorker,
@@ -35,10 +33,12 @@ from swapd.messages.from_worker import (
     WorkerStats,
 )
 from swapd.messages.generation import Owner
-from swapd.messages.to_worker import Credit, Grant, Hello, InventoryQuery, ToWorker
+from swapd.messages.to_worker import Grant, Hello, InventoryQuery, ToWorker
 from swapd.transport.arena import Arena
 from swapd.transport.fdpass import send_arena
 from swapd.transport.sockets import TrioSocket, open_socket
+from swapd.worker.dialogue import Dialogue
+from swapd.worker.restarts import Restarts
 from swapd.worker.silence import Silence
 from swapd.worker.spawn import STOP_WAIT_S, WorkerProcess, find, spawn
 from swapd.worker.wanted import Wanted
@@ -46,22 +46,10 @@ from swapd.worker.wanted import Wanted
 log = logging.getLogger("swapd.worker.link")
 
 LinkState = Literal["starting", "ready", "suspect", "dead", "stopped"]
-BACKOFF_FIRST_S: Final = 0.5
-BACKOFF_MAX_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.5
 """How often a link looks for a worker that somebody else starts."""
-SEND_QUEUE: Final = 1024
-"""Commands waiting to be written: sessions times the steps of a move; a full queue is a hung worker."""
 
 M = TypeVar("M")
-
-
-class WorkerLost(SwapdError):
-    """The worker ended, was fenced or is not connected; what it was asked has no known outcome."""
-
-    def __init__(self, worker: str) -> None:
-        super().__init__(Code.TARGET_LOST, worker)
-        self.worker = worker
 
 
 class LinkHooks(Protocol):
@@ -74,12 +62,6 @@ class LinkHooks(Protocol):
     def absent(self, link: WorkerLink) -> None: ...
     async def attached(self, link: WorkerLink, inventory: Inventory) -> None: ...
     def lost(self, link: WorkerLink, owner: Owner) -> None: ...
-
-
-@dataclass
-class _Pending:
-    done: trio.Event
-    answer: FromWorker | None = None
 
 
 class WorkerLink:
@@ -111,15 +93,11 @@ class WorkerLink:
         self._context = context
         self._arena = arena
         self._hooks = hooks
-        self._request = EVENT
-        self._pending: dict[int, _Pending] = {}
-        self._dirty: dict[str, None] = {}
-        self._send_w: trio.MemorySendChannel[bytes] | None = None
-        self._wake = trio.Event()
+        self._dialogue = Dialogue(self.name, generation, config.timers)
         self._silence = Silence(self._timers.heartbeat_s, 0.0)
         self._process: WorkerProcess | None = None
         self._down = trio.CancelScope()
-        self._short_lives = 0
+        self._restarts = Restarts(config.worker_restarts)
         self._wanted = Wanted()
 
     # What others ask of a link ---------------------------------------------------------------
@@ -135,50 +113,24 @@ class WorkerLink:
     def coming(self) -> bool:
         """Whether an incarnation is on its way: being started, or to be started after a pause (B32)."""
         pausing = self.state == "dead" and self.worker.spawn and self._wanted.reason is None
-        return self.state == "starting" or (pausing and self._short_lives <= self._config.worker_restarts)
+        return self.state == "starting" or (pausing and not self._restarts.given_up)
 
     def is_owner(self, owner: Owner | None) -> bool:
         """Whether exactly that incarnation is connected."""
         return owner is not None and self.owner == owner
 
     async def request(self, body: ToWorker, expect: type[M], timeout_s: float | None = None) -> M:
-        """Send and wait for the answer of type `expect`.
-
-        Raises `WorkerLost`, `SwapdError(TIMEOUT)`, or the code of the worker's refusal. Cancelled: the
-        command may or may not have its effect (all are idempotent).
-        """
-        if self._send_w is None or self.ready is None:
-            raise WorkerLost(self.name)
-        self._request += 1
-        number = self._request
-        pending = _Pending(trio.Event())
-        self._pending[number] = pending
-        try:
-            self._post(body, number)
-            with trio.move_on_after(timeout_s if timeout_s is not None else self._timers.rpc_s):
-                await pending.done.wait()
-        finally:
-            del self._pending[number]
-        if not pending.done.is_set():
-            raise SwapdError(Code.TIMEOUT, f"worker {self.name}, {type(body).__name__}")
-        answer = pending.answer
-        if answer is None:
-            raise WorkerLost(self.name)
-        if isinstance(answer, Refused):
-            raise SwapdError(_code(answer.code), answer.detail)
-        if not isinstance(answer, expect):
-            raise SwapdError(Code.INTERNAL, f"unexpected answer {type(answer).__name__}")
-        return answer
+        """Send and wait for the answer of type `expect`, as `Dialogue.request` does."""
+        return await self._dialogue.request(body, expect, timeout_s)
 
     def credit(self, session: str) -> None:
         """The session's grant changed: one message will carry the latest of all such sessions."""
-        self._dirty[session] = None
-        self._wake.set()
+        self._dialogue.credit(session)
 
     def tell(self, body: ToWorker) -> None:
         """Send without waiting for the effect; a worker that is gone needs no telling (H149 repairs it)."""
         try:
-            self._post(body, EVENT)
+            self._dialogue.send(body)
         except SwapdError as error:
             log.info("command not sent", extra={"worker": self.name, "code": error.code})
 
@@ -228,7 +180,6 @@ class WorkerLink:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep one incarnation of the worker connected, while it is wanted. Cancelled: leaves the process."""
         task_status.started()
-        backoff_s = BACKOFF_FIRST_S
         first = True
         while True:
             if self._wanted.reason is None:
@@ -244,22 +195,19 @@ class WorkerLink:
                             await process.wait()
                     finally:
                         process.close()
-                    self._short_lives += 1
-                    if trio.current_time() - connected_at > BACKOFF_MAX_S:
-                        backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
+                    self._restarts.lived(trio.current_time() - connected_at)
             except SwapdError as error:
-                self._short_lives += 1
+                self._restarts.lived(0.0)
                 log.error("worker is not available", extra={"worker": self.name, "code": error.code})
                 self._set("dead", error.sentence)
             first = False
             if self._wanted.reason is not None or self.state == "stopped":
-                backoff_s, self._short_lives = BACKOFF_FIRST_S, 0
+                self._restarts.forget()
                 await self._rest()
                 continue
             with trio.CancelScope() as self._wanted.starting:
-                await trio.sleep(backoff_s)
+                await trio.sleep(self._restarts.next_pause_s())
             self._wanted.starting = None
-            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def stop_process(self) -> None:
         """End the worker process, if there is one (bounded)."""
@@ -285,11 +233,11 @@ class WorkerLink:
 
     async def _start_or_wait(self) -> WorkerProcess:
         if self.worker.spawn:
-            if self._short_lives <= self._config.worker_restarts:
+            if not self._restarts.given_up:
                 return await spawn(self._config, self.worker)
             # B32: what fails again and again needs somebody to look at it, not another start.
             log.error("worker is not started any more", extra={"worker": self.name})
-            self._set("dead", f"given up after {self._short_lives} starts in a row that did not last")
+            self._set("dead", f"given up after {self._restarts.in_a_row} starts in a row that did not last")
         else:
             self.reason = "waiting for a worker started elsewhere"
         while True:
@@ -322,37 +270,19 @@ class WorkerLink:
         self._process = process
         ready = process.ready
         owner = Owner(self.name, ready.incarnation)
-        send_w, send_r = trio.open_memory_channel[bytes](SEND_QUEUE)
         try:
             async with open_socket(self._context, zmq.DEALER, connect=ready.control) as socket:
+                self._dialogue.open(ready.incarnation)
                 with trio.CancelScope() as self._down:
-                    self._send_w = send_w
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(self._watch_process, process)
-                        nursery.start_soon(self._receive, socket)
-                        nursery.start_soon(self._send, socket, send_r)
-                        nursery.start_soon(self._end_unwanted, process)
-                        await self._introduce(ready)
-                        nursery.start_soon(self._watch_heartbeat)
-                        inventory = await self.request(InventoryQuery(), Inventory, self._timers.decide_s)
-                        if self.state == "starting":
-                            self._set("ready", None)
-                            await self._hooks.attached(self, inventory)
-                        else:
-                            self._hooks.absent(self)  # it is ending already: nobody waits for it
+                    await self._attend(process, socket)
         except* SwapdError as group:
             # A worker that cannot be introduced is of no use; a hung one must not keep the id.
             self.reason = _first(group).sentence
             process.kill()
         finally:
-            self._send_w = None
+            self._dialogue.close()
             self.ready = None
-            for pending in self._pending.values():
-                pending.done.set()
-            self._dirty.clear()
             self._process = None
-            send_w.close()
-            send_r.close()
         if self.state == "stopped" or self._wanted.reason is not None:
             self._set("stopped", self._wanted.reason)
             log.info("worker stopped", extra={"worker": self.name, "incarnation": ready.incarnation})
@@ -360,6 +290,22 @@ class WorkerLink:
             self._set("dead", self.reason or "the process ended")
             log.warning("worker lost", extra={"worker": self.name, "incarnation": ready.incarnation})
         self._hooks.lost(self, owner)
+
+    async def _attend(self, process: WorkerProcess, socket: TrioSocket) -> None:
+        """Introduce this side, hear what the worker has, and serve the connection until it is cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_process, process)
+            nursery.start_soon(self._receive, socket)
+            nursery.start_soon(self._dialogue.write, socket, partial(self._hooks.grants, self))
+            nursery.start_soon(self._end_unwanted, process)
+            await self._introduce(process.ready)
+            nursery.start_soon(self._watch_heartbeat)
+            inventory = await self.request(InventoryQuery(), Inventory, self._timers.decide_s)
+            if self.state == "starting":
+                self._set("ready", None)
+                await self._hooks.attached(self, inventory)
+            else:
+                self._hooks.absent(self)  # it is ending already: nobody waits for it
 
     async def _introduce(self, ready: Ready) -> None:
         # The ready file may be newer or older than the process that listens: trust its own answer.
@@ -401,30 +347,7 @@ class WorkerLink:
             if silent_s >= self._timers.suspect_s and self.state == "ready":
                 self._set("suspect", "no heartbeat")
             # The worker, too, must be able to tell a silent coordinator from a dead one.
-            self._wake.set()
-
-    async def _send(self, socket: TrioSocket, queue: trio.MemoryReceiveChannel[bytes]) -> None:
-        """Write commands in order; credits and keep-alives when nothing else waits."""
-        last = trio.current_time()
-        while True:
-            try:
-                frame = queue.receive_nowait()
-            except trio.WouldBlock:
-                if self._dirty:
-                    sessions = list(self._dirty)
-                    self._dirty.clear()
-                    grants = tuple(self._hooks.grants(self, sessions))
-                    if not grants:
-                        continue
-                    frame = self._frame(Credit(grants), EVENT)
-                elif trio.current_time() - last >= self._timers.heartbeat_s:
-                    frame = self._frame(Credit(()), EVENT)
-                else:
-                    self._wake = trio.Event()
-                    await self._wake.wait()
-                    continue
-            await socket.send_multipart([frame])
-            last = trio.current_time()
+            self._dialogue.look_up()
 
     async def _receive(self, socket: TrioSocket) -> None:
         while True:
@@ -445,10 +368,7 @@ class WorkerLink:
 
     def _dispatch(self, number: int, body: FromWorker) -> None:
         if number != EVENT:
-            pending = self._pending.get(number)
-            if pending is not None:
-                pending.answer = body
-                pending.done.set()
+            self._dialogue.answered(number, body)
             return
         if isinstance(body, Tokens):
             self._hooks.tokens(self, body)
@@ -469,19 +389,6 @@ class WorkerLink:
         before = self.stats.swept if self.stats is not None else swept
         self.swept += swept - before if swept >= before else swept
 
-    def _post(self, body: ToWorker, number: int) -> None:
-        if self._send_w is None:
-            raise WorkerLost(self.name)
-        try:
-            self._send_w.send_nowait(self._frame(body, number))
-        except trio.WouldBlock:
-            raise SwapdError(Code.TIMEOUT, f"worker {self.name} does not read its commands") from None
-        self._wake.set()
-
-    def _frame(self, body: ToWorker, number: int) -> bytes:
-        incarnation = self.ready.incarnation if self.ready is not None else ""
-        return encode(Command(incarnation, self._generation, number, body))
-
     def _set(self, state: LinkState, reason: str | None) -> None:
         changed = state != self.state
         self.state = state
@@ -496,10 +403,3 @@ def _first(group: BaseExceptionGroup[SwapdError]) -> SwapdError:
         error = error.exceptions[0]
     assert isinstance(error, SwapdError)
     return error
-
-
-def _code(text: str) -> Code:
-    try:
-        return Code(text)
-    except ValueError:
-        return Code.INTERNAL

@@ -48,6 +48,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     fenced: int = 0
     recomputed_tokens: int = 0
     swept: int = 0
+    taken_at: float = 0.0
+    """On the monotonic clock, which all processes of a host share."""
 
 
 class EngineLoop:
@@ -145,4 +147,5 @@ class EngineLoop:
             fenced=book.fenced,
             recomputed_tokens=engine.recomputed(),
             swept=self._swept,
+            taken_at=time.monotonic(),
         )

@@ -26,6 +26,7 @@ import zmq
 import swapd
 from swapd import failpoints
 from swapd.errors import Code, SwapdError
+from swapd.interpreter import spare_what_is_here, switch_threads_soon
 from swapd.messages.envelope import MAX_FRAME_BYTES
 from swapd.messages.from_worker import EngineInfo, Heartbeat, Ready
 from swapd.transport.arena import Arena
@@ -44,7 +45,6 @@ ENGINE_STOP_S: Final = 5.0
 FLUSH_S: Final = 1.0
 LINGER_MS: Final = 500
 
-SWITCH_INTERVAL_S: Final = 0.0005
 
 _log = logging.getLogger("swapd.worker")
 
@@ -60,7 +60,7 @@ def run_worker(settings: WorkerSettings) -> int:
     if settings.failpoints:
         failpoints.arm(settings.failpoints, settings.worker_id)
     # The engine thread computes in Python between its kernels; the link's thread must not wait 5 ms for it.
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    switch_threads_soon()
     paths = WorkerPaths.claim(settings.socket_dir, settings.worker_id)
     # H106: before any bind, for libzmq takes a live path over without a word.
     lock = FileLock.acquire(paths.lock, Code.WORKER_LOCK_HELD)
@@ -133,6 +133,7 @@ class _Process:
         await engine.opened.wait()
         rooms = engine.rooms
         assert rooms is not None
+        spare_what_is_here()
         ready = self._ready(rooms.engine.info)
         desk = CopyDesk(rooms.staging, rooms.transfers, rooms.precopy, rooms.tails)
         control = Control(ready, inbox, outbox, desk)

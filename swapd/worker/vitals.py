@@ -32,4 +32,5 @@ def vital_signs(snapshot: Snapshot, control: ControlStatistics) -> WorkerStats:
         recomputed_tokens=snapshot.recomputed_tokens,
         swept=snapshot.swept,
         tasks=trio.lowlevel.current_statistics().tasks_living,
+        taken_at=snapshot.taken_at,
     )

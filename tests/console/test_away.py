@@ -9,9 +9,10 @@ import time
 import msgspec
 import pytest
 
-from console.pages.away import OUTCOMES, REASONS
+from console.pages.drain_words import OUTCOMES
+from console.pages.reason_words import WHYS
 from swapd.device_views import ActivityStep, DeviceActivity
-from swapd.lending.reasons import GIVE_BACK
+from swapd.lending.reasons import GIVE_BACK, Why
 from swapd.views import Outcome
 from tests.console.browser import Browser
 
@@ -130,7 +131,8 @@ async def test_the_living_part_of_a_page_is_no_visit(owner, client, service):
 
 
 def test_every_reason_and_every_outcome_has_words():
-    assert set(REASONS) == GIVE_BACK
+    assert set(WHYS) == set(Why)
+    assert {why for why, words in WHYS.items() if words.given_back} == GIVE_BACK
     assert set(OUTCOMES) == set(Outcome.__args__)
 
 

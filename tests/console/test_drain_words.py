@@ -11,11 +11,11 @@ from console.pages.drain_words import (
     fate,
     foreseen,
     outcomes,
-    reason,
     reasons,
     tell,
     why,
 )
+from console.pages.reason_words import reason
 from swapd.errors import REASONS, Code
 from swapd.migration.transaction import Phase
 from swapd.views import (
@@ -154,6 +154,13 @@ def test_what_began_anew_has_left_and_lost_nothing() -> None:
     assert told.done == 1
     lost = tell(drain(each("s", "completed_redispatch", "source_lost"), state="drained"))
     assert lost.rows[0].what == "The source worker is gone."
+
+
+def test_what_moved_without_its_source_did_not_go_wrong() -> None:
+    """RF: the note says what happened, the sentence that nothing came of it."""
+    [row] = tell(drain(each("s", "completed_native", "source_lost"), state="drained")).rows
+    assert (row.tag.label, row.code) == ("Moved", "source_lost")
+    assert row.what.startswith("Nothing computed again")
 
 
 def test_history_counts_what_became_of_the_sessions() -> None:

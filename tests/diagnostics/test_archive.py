@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,35 @@ def test_what_is_missing_is_told_with_the_reason(config: Config, tmp_path: Path)
     assert "log/b.jsonl" not in missing  # started by hand: its log is elsewhere
 
 
+@pytest.mark.parametrize("how", ["gone", "garbage", "no samples"])
+def test_a_database_that_cannot_be_read_costs_only_what_is_in_it(
+    config: Config, tmp_path: Path, how: str
+) -> None:
+    """B42: when most is wrong the rest is needed most; each part that cannot be had says why."""
+    path = Path(config.database_path)
+    if how == "no samples":
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("DROP TABLE samples")
+    else:
+        other = tmp_path / "other.db"
+        if how == "garbage":
+            other.write_bytes(b"no database at all. " * 500)
+        config = msgspec.structs.replace(config, database_path=str(other))
+    found = opened(facts(config, tmp_path))
+    missing = msgspec.json.decode(found["manifest.json"])["missing"]
+    stored = {f"{kind}/{name}" for kind, name in product(["events", "samples"], ["gpu0", "gpu1"])}
+    for part in stored:
+        kind = part.partition("/")[0]
+        if how == "no samples" and kind == "events":
+            assert f"{part}.jsonl" in found
+        else:
+            assert (
+                "the database cannot be read" in missing[f"{part}.{'csv' if kind == 'samples' else 'jsonl'}"]
+            )
+    assert {"versions.json", "drains.jsonl", "metrics.txt"} <= set(found)
+    assert [json.loads(text)["message"] for text in found["log/service.jsonl"].splitlines()] == ["service"]
+
+
 def test_logs_of_workers_are_filtered_line_by_line(config: Config, tmp_path: Path) -> None:
     """H183, B42: what an engine prints itself does not get out."""
     (tmp_path / "s" / "a.log").write_text(
@@ -213,7 +244,14 @@ def test_an_export_that_nobody_waits_for_ends(config: Config, tmp_path: Path) ->
     assert time.monotonic() - began < 60
 
 
-def test_without_a_store_there_is_no_archive_and_nothing_left(config: Config, tmp_path: Path) -> None:
-    gone = msgspec.structs.replace(config, database_path=str(tmp_path / "none" / "swapd.db"))
-    with pytest.raises(Exception, match="unable to open database file"):
-        build_archive(facts(gone, tmp_path), threading.Event())
+def test_without_room_for_it_there_is_no_archive_and_nothing_left(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has no name, so a failing test of open files would show one that stayed."""
+
+    def full(self: object, name: str, mode: str, **_: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        build_archive(facts(config, tmp_path), threading.Event())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import zipfile
 from collections.abc import AsyncIterator
@@ -152,6 +153,26 @@ async def test_a_disk_that_refuses_is_told_by_its_code(
         with pytest.raises(SwapdError) as refused:
             await each.service.export_diagnostics(OPERATOR)
         assert refused.value.code is Code.STORE_FAILED
+
+
+async def test_a_database_that_cannot_be_read_is_named_and_the_rest_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B42: activity and drains are only in the database."""
+
+    async def broken(fn: object) -> object:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with bench(tmp_path) as each:
+        monkeypatch.setattr(each.world.store, "read", broken)
+        archive = await each.service.export_diagnostics(OPERATOR)
+        with archive.file as file, zipfile.ZipFile(file) as zipped:
+            names = set(zipped.namelist())
+            missing = json.loads(zipped.read("manifest.json"))["missing"]
+        assert {"status.json", "health.json", "calibration/live.json", "log/service.jsonl"} <= names
+        for name in ("activity.json", "drains.jsonl"):
+            assert name not in names
+            assert "the database cannot be read" in missing[name]
 
 
 async def test_without_lent_devices_nothing_is_decided(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -282,17 +282,36 @@ class Deployment:
         return str((await self.call("GET", f"/v1/sessions/{session}"))["worker"])
 
     async def wait_settled(self, within_s: float = 60.0) -> dict[str, Any]:
-        """Worker views once nothing runs, is held, frozen or reserved anywhere and heartbeats say so."""
+        """Worker views once nothing runs, is held, frozen or reserved anywhere.
+
+        What a worker counted before this was called says nothing of what its caller did last.
+        """
+        return await self._wait_views(_settled, within_s)
+
+    async def workers_now(self, within_s: float = 60.0) -> dict[str, Any]:
+        """Worker views, each of what its worker counted after this was called."""
+        return await self._wait_views(lambda views: True, within_s)
+
+    async def _wait_views(self, holds: Callable[[dict[str, Any]], bool], within_s: float) -> dict[str, Any]:
+        since = time.monotonic()
         with trio.fail_after(within_s):
             while True:
                 views = await self.workers()
-                stats = [view["stats"] for view in views.values()]
-                busy = ("running", "held", "frozen", "reserved", "sessions", "unaccepted")
-                if all(s and not any(s[name] for name in busy) for s in stats) and all(
-                    view["committed_blocks"] == 0 for view in views.values()
-                ):
+                if not not_counted_since(since, views) and holds(views):
                     return views
                 await trio.sleep(0.1)
+
+
+def not_counted_since(at: float, views: Mapping[str, Any]) -> list[str]:
+    """Workers of which only older figures are known than from this time of the monotonic clock."""
+    return [name for name, view in views.items() if view["stats"].get("taken_at", 0.0) <= at]
+
+
+def _settled(views: Mapping[str, Any]) -> bool:
+    busy = ("running", "held", "frozen", "reserved", "sessions", "unaccepted")
+    return not any(
+        view["committed_blocks"] or any(view["stats"][name] for name in busy) for view in views.values()
+    )
 
 
 def processes_of(folder: Path) -> list[int]:

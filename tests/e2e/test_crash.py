@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ops.crashing.judge import Evidence, MoveRow, check_record, compare, judge
 from ops.crashing.matrix import MATRIX, STEPS, Cell, all_cells, chosen
+from ops.crashing.stage import Stage
 from tests.devices.fake_nvml import compiler
 from tests.e2e.drills import run_drill
 
@@ -63,6 +65,7 @@ def moved(*outcomes: tuple[str, str | None, str], state: str = "completed", **to
 NATIVE = ("completed_native", None, "finished")
 LOST = ("failed", "source_lost", "precopying")
 CANCELLED = ("cancelled", "session_cancelled", "prepared")
+NOTED = ("completed_native", "source_lost", "finished")
 
 
 def test_every_step_has_a_cell_for_every_kill() -> None:
@@ -97,11 +100,42 @@ def test_every_step_has_a_cell_for_every_kill() -> None:
         ),
         (Cell("K", "owner"), moved(NATIVE)),
         (Cell("C", "source"), moved(LOST, outcome="completed_replay")),
+        (Cell("T", "source"), moved(NATIVE)),
+        (Cell("I", "source-stop"), moved(NATIVE, reason="source_lost")),
+        (Cell("K", "source"), moved(NOTED)),
+        (Cell("C", "client"), moved(NOTED, reason="source_lost")),
+        (Cell("Z", "source"), moved(NOTED, reason="source_lost")),
+        (Cell("L", "cancel"), moved(NATIVE, state="cancelled", outcome="cancelled")),
+        (
+            Cell("C", "cancel-drain"),
+            moved(
+                CANCELLED,
+                outcome="cancelled",
+                reason="drain_cancelled",
+                drain_state="cancelled",
+                worker="a",
+                epoch=1,
+            ),
+        ),
     ],
 )
 def test_an_end_of_another_class_is_a_fault(cell: Cell, seen: Evidence) -> None:
     assert judge(cell, seen)[0] == "?"
     assert [fault.kind for fault in judge(cell, seen)[1]] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "class_"),
+    [
+        (Cell("T", "source"), "RF"),
+        (Cell("I", "source-stop"), "RF"),
+        (Cell("V", "source"), "GO"),
+        (Cell("L", "source-stop"), "GO"),
+    ],
+)
+def test_a_move_that_went_on_without_its_source_says_so(cell: Cell, class_: str) -> None:
+    """RF: the note; where the source is lost after the commit, it may be there."""
+    assert judge(cell, moved(NOTED, reason="source_lost")) == (class_, [])
 
 
 @pytest.mark.parametrize(
@@ -119,6 +153,43 @@ def test_records_that_do_not_agree_are_a_fault(seen: Evidence, kind: str) -> Non
     cell = Cell("V", "coordinator")
     assert check_record(cell, moved(NATIVE)) == []
     assert [fault.kind for fault in check_record(cell, seen)] == [kind]
+
+
+async def test_what_a_worker_counted_before_the_end_of_a_cell_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H210, invariant 4: blocks that are still held are seen, however well the last heartbeat looked."""
+    stage = Stage("sim", ".", 4.0)
+    usable = {"usable_blocks": 100, "committed_blocks": 0, "drain": None, "admitting": True}
+    idle = dict.fromkeys(("running", "held", "frozen", "reserved", "sessions", "unaccepted"), 0)
+    looks = 0
+
+    async def workers() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            # From when the session had not begun, or was not there any more and its import was.
+            return {name: {**usable, "free_blocks": 100, "stats": {**idle, "taken_at": 1.0}} for name in "ab"}
+        stats = {**idle, "taken_at": time.monotonic()}
+        return {
+            name: {**usable, "free_blocks": free, "stats": stats} for name, free in (("a", 100), ("b", 93))
+        }
+
+    async def sessions(*_: object) -> Any:
+        return {"sessions": []}
+
+    async def held() -> list[str]:
+        return []
+
+    monkeypatch.setattr(stage.deployment, "workers", workers)
+    monkeypatch.setattr(stage, "view", sessions)
+    monkeypatch.setattr(stage, "_held", held)
+    try:
+        [fault] = await stage.check_rest()
+    finally:
+        stage.close(keep=False)
+    assert fault.kind == "left"
+    assert "worker b holds blocks" in fault.text
 
 
 def test_a_session_that_failed_though_it_could_go_on_is_lost() -> None:

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 import trio
 
-from swapd.messages.ops import DiagnosticsAnswer
+from swapd.messages.ops.answers import DiagnosticsAnswer
 from swapd.ops.client import open_ops
 from tests.e2e.deployment import OTHER, TENANT, TOKEN, Deployment, reading
 

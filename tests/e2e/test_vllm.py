@@ -33,7 +33,7 @@ async def service(vllm_deployment: Deployment) -> AsyncIterator[Deployment]:
     yield vllm_deployment
     # A test that failed leaves sessions that nobody reads: they would hold up every test after it.
     await vllm_deployment.cancel_left()
-    views = await vllm_deployment.wait_settled(60)
+    views = await vllm_deployment.wait_settled(120)
     assert all(view["free_blocks"] == view["usable_blocks"] for view in views.values())
 
 

@@ -402,6 +402,24 @@ class EngineClaims:
 
     # replay
 
+    def test_a_replay_that_has_given_no_token_says_what_it_has_cost(self, pair: Pair) -> None:
+        """H209: whoever drops it before its first token can tell; after that the step has told."""
+        engine = pair.target
+        given = spec(400, 12, start=80, salt="unfinished")
+        pair.source.start("whole", given, ())
+        transcript = Transcript()
+        transcript.run(pair.source)
+        before = engine.recomputed()
+        engine.start("again", given, transcript.outputs["whole"][:5])
+        assert engine.recomputed_for("again") == 0
+        engine.step()
+        assert 0 < engine.recomputed_for("again") == engine.recomputed() - before < 404
+        while not engine.step().rebuilt:
+            assert engine.recomputed_for("again") == engine.recomputed() - before
+        assert engine.recomputed_for("again") == 0
+        engine.remove("again")
+        assert engine.recomputed_for("again") == 0
+
     def test_replay_counts_what_it_computes_again(self, pair: Pair) -> None:
         """H73: on an engine that never saw the session all positions below N-1 are recomputed."""
         transcript = Transcript()

@@ -121,6 +121,9 @@ class RemoteEngine:
     def recomputed(self) -> int:
         return int(self._call("recomputed"))
 
+    def recomputed_for(self, key: str) -> int:
+        return int(self._call("recomputed_for", key))
+
     def leftovers(self) -> tuple[int, ...]:
         """What a vLLM engine still holds of generations: adapter, scheduler, runner."""
         found: tuple[int, ...] = self._call("leftovers")

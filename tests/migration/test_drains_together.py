@@ -45,7 +45,7 @@ async def test_workers_drained_together_are_closed_first_and_nobody_moves_twice(
             assert {(each.outcome, each.target) for each in told.sessions} == {("completed_native", "c")}
         assert reserved_at(world) == {"c"}
         assert {session.record.epoch for session in sessions} == {2}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_drains_that_begin_one_after_the_other_find_the_others_closed(tmp_path: Path) -> None:

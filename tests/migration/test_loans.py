@@ -49,10 +49,14 @@ async def test_a_region_goes_back_fenced_and_overwritten(tmp_path: Path) -> None
         assert world.arena is not None
         with world.arena.region(lease) as region:
             region[:4] = b"text"
-        await world.supervisor.loans.give_back([lease])
+        world.supervisor.loans.give_back([lease])
         with pytest.raises(SwapdError) as stale:
             world.arena.region(lease)
         assert stale.value.code == Code.LEASE_STALE
+        leases = world.leases
+        assert leases is not None
+        assert leases.active == 1, "it is not lent again before it is overwritten"
+        await world.until(lambda: leases.active == 0)
         again = world.supervisor.loans.lend(session, "b", INFO)
         assert (again.region, again.offset) == (lease.region, lease.offset)
         with world.arena.region(again) as region:
@@ -76,5 +80,5 @@ async def test_a_session_is_charged_where_it_lives(tmp_path: Path, moved: bool, 
             await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
         session.move = None
         world.supervisor.loans.settle(move)
-        await world.supervisor.loans.give_back([lease])
-        world.check_baseline()
+        world.supervisor.loans.give_back([lease])
+        await world.check_baseline()

@@ -107,6 +107,16 @@ async def moved(world: World) -> SessionOutcome:
     return await ended(world)
 
 
+async def moved_though_the_source_died(world: World) -> SessionOutcome:
+    async def without_source(link: ScriptedLink, body: object) -> object:
+        link.world.a.lose()
+        return await link.work(body)
+
+    await world.session()
+    world.b.on(into.Prepare, without_source)
+    return await ended(world)
+
+
 async def replayed(world: World) -> SessionOutcome:
     await world.session(allow_replay_fallback=True)
     return await ended(world, "replay")
@@ -261,6 +271,7 @@ async def owner_lost(world: World) -> SessionOutcome:
 
 ROWS: Final[list[tuple[Scene, Outcome, Code | None]]] = [
     (moved, "completed_native", None),
+    (moved_though_the_source_died, "completed_native", Code.SOURCE_LOST),
     (replayed, "completed_replay", None),
     (replayed_because_the_source_died, "completed_replay", Code.SOURCE_LOST),
     (replayed_because_the_target_failed, "completed_replay", Code.TARGET_FAILED),

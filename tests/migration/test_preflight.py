@@ -126,7 +126,7 @@ async def tried(folder: Path, mode: DrainMode, seed: int) -> set[str]:
             await world.session(f"s{number}", **fields)
         told = await world.supervisor.preflight("a", mode)
         assert not world.told(into.Reserve), "nothing is asked for it"
-        world.check_baseline()
+        await world.check_baseline()
         begun = await world.supervisor.start("a", 600, "operator", mode)
         await at_rest(world)
         for session, said in by_session(told).items():
@@ -153,7 +153,7 @@ async def test_a_preflight_shows_sizes_and_reserves_nothing(tmp_path: Path) -> N
         assert (told.kv_blocks, told.kv_bytes) == (2, 2 * BLOCK_BYTES)
         assert (view.copy_bytes, view.copy_s, view.drains_measured) == (2 * BLOCK_BYTES, None, 0)
         assert world.admission.admitting("a")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_preflight_after_a_drain_knows_how_long_it_takes(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ async def test_a_worker_whose_import_failed_gets_nothing_new_and_keeps_what_it_h
             await world.admission.admit(TENANT, REQUEST)
         assert refused.value.code is Code.NO_ADMITTING_WORKER
         assert "quarantined" in refused.value.detail
-        world.check_baseline()
+        await world.check_baseline()
         world.b.speak("here", 7)
         await world.until(lambda: here.durable == 7)
         await world.supervisor.cancel(drain.id)
@@ -175,7 +175,7 @@ async def test_an_operator_clears_a_quarantine_and_the_drain_goes_on(tmp_path: P
         await world.until(lambda: book is None or book.over)
         assert (await world.supervisor.view(drain.id)).state == "drained"
         await world.supervisor.quarantine.clear("b")  # not quarantined: unchanged
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("where", ["ledger", "worker"])

@@ -71,7 +71,7 @@ async def test_what_has_not_begun_begins_at_the_target_whoever_drains_and_how(
         await world.until(lambda: world.supervisor.tally.moves.total() > 0)
         assert world.supervisor.tally.moves == {"completed_redispatch": 1}
         assert world.recovery.replayed_tokens == 0
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_what_the_old_owner_still_says_reaches_nobody(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ async def test_without_room_it_waits_with_its_reason_and_goes_when_there_is_some
         assert (outcome.outcome, outcome.reason) == ("blocked", Code.NOT_ELIGIBLE)
         assert outcome.detail == "still in prefill"
         assert not world.told(into.Start)
-        world.check_baseline()
+        await world.check_baseline()
         world.ledger.set_worker("b", 256, 8, 4)
         world.table.notify()
         assert by_session(await drained(world, begun.id))["s"].outcome == "completed_redispatch"
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_while_moves_are_off_nothing_leaves(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_a_first_token_that_comes_meanwhile_makes_it_a_session_like_others
         assert (how, why) == ("stayed", Code.NOT_ELIGIBLE)
         assert (session.record.owner, session.record.epoch, session.durable) == (world.a.owner, 1, 1)
         assert not world.told(into.Start, into.Cancel)
-        world.check_baseline()
+        await world.check_baseline()
         begun = await world.supervisor.start("a", 60, "operator")
         assert by_session(await drained(world, begun.id))["s"].outcome == "completed_native"
         assert (await world.transcript())[0] == 101
@@ -188,7 +188,7 @@ async def test_a_target_that_does_not_begin_it_gives_it_back(tmp_path: Path, fau
         assert into.Cancel("s", 2) in world.bodies(into.Cancel, "b"), "whether it had begun is unknown"
         assert (session.record.owner, session.record.epoch) == (world.b.owner, 4)
         assert [outcome for outcome, _ in await outcomes(world)] == ["rehomed_source", "completed_redispatch"]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_target_that_dies_gives_it_back(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_target_that_dies_gives_it_back(tmp_path: Path) -> None:
         await world.until(lambda: session.durable == 1)
         assert (session.record.owner, session.record.epoch) == (world.a.owner, 3)
         assert await outcomes(world) == [("rehomed_source", Code.TARGET_LOST)]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("third", [True, False], ids=["a third worker", "nobody"])
@@ -222,7 +222,7 @@ async def test_when_both_die_it_is_recoverys_as_any_session(tmp_path: Path, thir
         else:
             assert (outcome.outcome, outcome.reason) == ("failed", Code.RECOVERY_UNAVAILABLE)
         assert [outcome for outcome, _ in await outcomes(world)] == ["failed"]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_source_that_dies_meanwhile_changes_nothing(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ async def test_a_source_that_dies_meanwhile_changes_nothing(tmp_path: Path) -> N
         begun = await world.supervisor.start("a", 60, "operator")
         assert by_session(await drained(world, begun.id))["s"].outcome == "completed_redispatch"
         assert (session.record.owner, session.record.epoch) == (world.b.owner, 2)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_source_that_is_lost_before_leaves_it_to_recovery(
@@ -254,7 +254,7 @@ async def test_a_source_that_is_lost_before_leaves_it_to_recovery(
         world.lose("a")
         outcome = by_session(await drained(world, begun.id))["s"]
         assert (outcome.outcome, outcome.reason) == ("completed_redispatch", Code.SOURCE_LOST)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("first", ["end", "owner"])
@@ -305,7 +305,7 @@ async def test_a_client_that_cancels_while_the_target_begins_is_told_so(tmp_path
         await drained(world, begun.id)
         assert session.record.state == "cancelled"
         assert into.Cancel("s", 2) in world.bodies(into.Cancel, "b")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_drain_that_is_cancelled_lets_it_come_to_its_end(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ async def test_a_drain_that_is_cancelled_lets_it_come_to_its_end(tmp_path: Path)
         assert by_session(view)["s"].outcome == "completed_redispatch"
         assert session.record.owner == world.b.owner
         assert world.admission.admitting("a")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_worker_that_still_has_it_is_not_drained(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ async def test_a_preflight_says_what_begins_anew_and_what_has_no_room(tmp_path: 
         assert {each.target for each in told.values() if each.would == "anew"} == {"b"}
         assert (told["new3"].would, told["new3"].reason) == ("stay", Code.TARGET_FULL)
         assert not world.told(into.Start)
-        world.check_baseline()
+        await world.check_baseline()
         begun = await world.supervisor.start("a", 60, "operator")
         await world.until(lambda: {s.id for s in world.table.owned_by("b")} == {"runs", "new1", "new2"})
         assert (await noted(world, begun.id, "new3")).reason == Code.NOT_ELIGIBLE

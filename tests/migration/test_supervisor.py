@@ -93,7 +93,7 @@ async def test_every_session_of_the_worker_moves_and_the_worker_is_open_again(tm
             assert outcome.frozen_ms is not None
             assert outcome.precopied_bytes > 0
         assert world.admission.admitting("a")
-        world.check_baseline()
+        await world.check_baseline()
         record = await world.store.read(lambda db: load_drain(db, begun.id))
         assert record is not None
         assert record.state == "drained"
@@ -183,7 +183,7 @@ async def test_no_more_moves_at_once_than_the_configuration_says(tmp_path: Path)
         waiting.set()
         view = await drained(world, begun.id)
         assert {o.outcome for o in view.sessions} == {"completed_native"}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_second_drain_of_a_worker_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_a_worker_that_closes_while_another_is_asked_is_not_asked_any_more
             await world.admission.admit(Caller("tenant"), NewSession(prompt=[1], max_new_tokens=4))
         assert refused.value.code == Code.CAPACITY
         assert not world.told(into.Start, worker="b")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_who_is_on_the_way_to_a_worker_that_closes_turns_back(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ async def test_a_deadline_ends_no_session_and_a_blocked_drain_goes_on(tmp_path: 
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
         assert world.admission.admitting("a")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_that_ends_by_itself_in_a_blocked_drain_says_so(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ async def test_a_move_that_came_back_cancelled_is_waited_for(tmp_path: Path) -> 
         world.a.speak("s", 7, finish="length")
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "cancelled"
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_cancelled_by_its_client_leaves_a_drained_worker(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ async def test_a_drain_that_is_cancelled_before_it_is_durable_ends(tmp_path: Pat
         assert (await world.supervisor.view(book.id)).state == "cancelled"
         assert world.admission.closed == {}
         assert session.record.owner == world.a.owner
-        world.check_baseline()
+        await world.check_baseline()
 
 
 # Failures ----------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ async def test_a_move_that_failed_is_tried_again_and_nothing_stays_on_loan(
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
         assert session.record.owner == world.b.owner
-        world.check_baseline()
+        await world.check_baseline()
         rows = await world.rows("SELECT outcome FROM moves ORDER BY key")
         aborted = [("aborted_source_resumed",)] if step is not into.Activate else []
         assert rows == [*aborted, ("completed_native",)]
@@ -415,7 +415,7 @@ async def test_a_failing_move_is_not_tried_again_at_once(tmp_path: Path) -> None
                 assert session.move is None
             now += 0.002
         await world.supervisor.cancel(begun.id)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize(("step", "asked"), [(s, w) for s, w in STEPS if w == "b"])
@@ -439,11 +439,11 @@ async def test_a_target_lost_on_the_way_leaves_the_session_with_its_source(
         expected = "rehomed_source" if step is into.Activate else "aborted_source_resumed"
         assert (outcome.outcome, outcome.reason) == (expected, Code.TARGET_LOST)
         assert (await world.stored()).owner == world.a.owner
-        world.check_baseline()
+        await world.check_baseline()
         world.b.be_born()
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize(("step", "asked"), [(s, w) for s, w in STEPS if w == "a"])
@@ -470,7 +470,7 @@ async def test_a_source_lost_on_the_way_is_resolved_as_any_lost_owner(
         else:
             assert (outcome.outcome, outcome.reason) == ("failed", Code.RECOVERY_UNAVAILABLE)
             assert (session.record.state, session.record.accepted) == ("failed", 6)
-        world.check_baseline()
+        await world.check_baseline()
         rows = await world.rows("SELECT outcome, reason FROM moves")
         assert rows == [("failed", Code.SOURCE_LOST)]
 
@@ -513,7 +513,7 @@ async def test_a_session_that_its_worker_does_not_know_is_not_tried_again(
         assert session.ended != permitted
         assert len(world.bodies(into.Reserve)) == 1
         assert world.told(into.Resume) == []
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("permitted", [True, False])
@@ -534,7 +534,7 @@ async def test_a_session_without_any_copy_after_its_commit_is_decided_at_once(
         outcome = by_session(view)["s"].outcome
         assert outcome == ("completed_replay" if permitted else "failed")
         assert session.ended != permitted
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_an_idle_session_of_a_drained_worker_that_dies_is_resolved(tmp_path: Path) -> None:
@@ -549,7 +549,7 @@ async def test_an_idle_session_of_a_drained_worker_that_dies_is_resolved(tmp_pat
         found = by_session(view)
         assert found["permits"].outcome == "completed_replay"
         assert (found["forbids"].outcome, found["forbids"].reason) == ("failed", Code.RECOVERY_UNAVAILABLE)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 # Cancelling --------------------------------------------------------------------------------------------
@@ -589,7 +589,7 @@ async def test_a_cancelled_drain_brings_its_moves_to_a_clean_end_first(
         outcome = by_session(views[0])["s"]
         assert (outcome.outcome, outcome.reason) == ("cancelled", Code.DRAIN_CANCELLED)
         assert (session.record.owner, session.record.epoch) == (world.a.owner, 1)
-        world.check_baseline()
+        await world.check_baseline()
         # A second cancel changes nothing, and the record says the same.
         assert (await world.supervisor.cancel(begun.id)).state == "cancelled"
         record = await world.store.read(lambda db: load_drain(db, begun.id))
@@ -618,7 +618,7 @@ async def test_a_drain_cancelled_after_the_commit_lets_the_move_complete(tmp_pat
         assert by_session(view)["s"].outcome == "completed_native"
         assert session.record.owner == world.b.owner
         assert world.admission.admitting("a")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_that_ends_just_before_its_drain_is_cancelled_has_its_own_outcome(
@@ -673,7 +673,7 @@ async def test_an_arena_that_is_too_small_refuses_with_both_sizes_and_serving_go
         assert sum(r.message == "move refused" for r in caplog.records) == 1
         world.a.speak("s", 7)
         await world.until(lambda: session.durable == 7)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize(("pages", "moves"), [(26, True), (25, False)])
@@ -699,7 +699,7 @@ async def test_without_an_arena_nothing_moves_and_the_reason_says_why(tmp_path: 
         begun = await world.supervisor.start("a", 60, "operator")
         outcome = await noted(world, begun.id)
         assert (outcome.reason, outcome.detail) == (Code.ARENA_UNAVAILABLE, "none")
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_moves_wait_for_room_in_the_arena(tmp_path: Path) -> None:
@@ -710,7 +710,7 @@ async def test_moves_wait_for_room_in_the_arena(tmp_path: Path) -> None:
         begun = await world.supervisor.start("a", 60, "operator")
         view = await drained(world, begun.id)
         assert {o.outcome for o in view.sessions} == {"completed_native"}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize(
@@ -734,7 +734,7 @@ async def test_what_may_not_move_waits_with_its_reason(
         begun = await world.supervisor.start("a", 60, "operator")
         assert (await noted(world, begun.id)).reason == reason
         assert not world.told(into.Reserve)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_full_target_is_named_with_those_that_hold_it(tmp_path: Path) -> None:
@@ -756,7 +756,7 @@ async def test_a_full_target_is_named_with_those_that_hold_it(tmp_path: Path) ->
         world.table.notify()
         view = await drained(world, begun.id)
         assert by_session(view)["s"].outcome == "completed_native"
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_many_holders_are_counted_beyond_the_first(tmp_path: Path) -> None:

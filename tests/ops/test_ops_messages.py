@@ -10,31 +10,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swapd.errors import Code, SwapdError
-from swapd.messages import ops
+from swapd.messages.ops import commands, frames
 from swapd.views import NewSession
 
-COMMANDS: list[ops.OpsCommand] = [
-    ops.Ping(),
-    ops.Status(),
-    ops.Workers(),
-    ops.Sessions(),
-    ops.Session("ses_1"),
-    ops.CreateSession(NewSession(prompt=[1, 2], max_new_tokens=3)),
-    ops.CancelSession("ses_1"),
-    ops.Events("ses_1", 4),
-    ops.StartDrain("a", 5.0),
-    ops.StartDrain("a", None, "park"),
-    ops.StartDrain("a", reason="a new driver"),
-    ops.StartDrains(("a", "b"), 5.0, "park", "a new driver"),
-    ops.Drain("drn_1"),
-    ops.Drains(),
-    ops.CancelDrain("drn_1"),
+COMMANDS: list[commands.OpsCommand] = [
+    commands.Ping(),
+    commands.Status(),
+    commands.Workers(),
+    commands.Sessions(),
+    commands.Session("ses_1"),
+    commands.CreateSession(NewSession(prompt=[1, 2], max_new_tokens=3)),
+    commands.CancelSession("ses_1"),
+    commands.Events("ses_1", 4),
+    commands.StartDrain("a", 5.0),
+    commands.StartDrain("a", None, "park"),
+    commands.StartDrain("a", reason="a new driver"),
+    commands.StartDrains(("a", "b"), 5.0, "park", "a new driver"),
+    commands.Drain("drn_1"),
+    commands.Drains(),
+    commands.CancelDrain("drn_1"),
 ]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
-def test_a_command_survives_the_wire(command: ops.OpsCommand) -> None:
-    request = ops.decode_request(ops.encode_request(7, command))
+def test_a_command_survives_the_wire(command: commands.OpsCommand) -> None:
+    request = frames.decode_request(frames.encode_request(7, command))
     assert (request.id, request.body) == (7, command)
 
 
@@ -57,39 +57,39 @@ def test_a_command_survives_the_wire(command: ops.OpsCommand) -> None:
 def test_a_frame_that_is_no_request_is_refused_with_its_code(
     frame: bytes, code: Code, request_id: int
 ) -> None:
-    with pytest.raises(ops.RequestRefused) as caught:
-        ops.decode_request(frame)
+    with pytest.raises(frames.RequestRefused) as caught:
+        frames.decode_request(frame)
     assert caught.value.error.code is code
     assert caught.value.request == request_id
 
 
 def test_a_frame_of_the_limit_is_read_and_one_byte_more_is_refused() -> None:
     """H169, H95."""
-    frame = ops.encode_request(1, ops.Ping())
-    padded = frame + b" " * (ops.MAX_REQUEST_BYTES - len(frame))
-    assert ops.decode_request(padded).id == 1
-    with pytest.raises(ops.RequestRefused) as caught:
-        ops.decode_request(padded + b" ")
+    frame = frames.encode_request(1, commands.Ping())
+    padded = frame + b" " * (frames.MAX_REQUEST_BYTES - len(frame))
+    assert frames.decode_request(padded).id == 1
+    with pytest.raises(frames.RequestRefused) as caught:
+        frames.decode_request(padded + b" ")
     assert caught.value.error.code is Code.FRAME_TOO_LARGE
 
 
 def test_a_client_does_not_send_what_would_be_refused() -> None:
     with pytest.raises(SwapdError) as caught:
-        ops.encode_request(1, ops.Session("x" * ops.MAX_REQUEST_BYTES))
+        frames.encode_request(1, commands.Session("x" * frames.MAX_REQUEST_BYTES))
     assert caught.value.code is Code.FRAME_TOO_LARGE
 
 
 @settings(deadline=None)
 @given(st.one_of(st.binary(max_size=64), st.text(max_size=64).map(str.encode)))
 def test_no_bytes_raise_anything_but_a_refusal(frame: bytes) -> None:
-    for decode in (ops.decode_request, ops.decode_reply, ops.decode_state_event):
-        with contextlib.suppress(ops.RequestRefused, SwapdError):
+    for decode in (frames.decode_request, frames.decode_reply, frames.decode_state_event):
+        with contextlib.suppress(frames.RequestRefused, SwapdError):
             decode(frame)
 
 
 def test_a_refusal_does_not_quote_what_was_sent() -> None:
     """H182."""
     frame = json.dumps({"v": 1, "id": 1, "body": {"type": "canary-4711"}}).encode()
-    with pytest.raises(ops.RequestRefused) as caught:
-        ops.decode_request(frame)
+    with pytest.raises(frames.RequestRefused) as caught:
+        frames.decode_request(frame)
     assert "canary" not in caught.value.error.sentence

@@ -16,8 +16,8 @@ import trio
 import zmq
 
 from swapd.errors import Code, SwapdError
-from swapd.messages import ops
 from swapd.messages.from_worker import StepRecord
+from swapd.messages.ops import answers, commands, frames
 from swapd.ops.bus import EventBus
 from swapd.ops.client import OpsClient, open_ops, open_state_events
 from swapd.ops.server import MAX_IN_FLIGHT, OpsServer, run_ops
@@ -148,36 +148,36 @@ async def test_a_bug_in_one_command_is_answered_and_ends_nothing(folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("frames", "code"),
+    ("parts", "code"),
     [
         ([b"\x00\x01"], Code.FRAME_MALFORMED),
         ([b'{"v":9,"id":1,"body":{"type":"ping"}}'], Code.VERSION_UNSUPPORTED),
         ([b'{"v":1,"id":1,"body":{"type":"reboot"}}'], Code.FRAME_MALFORMED),
-        ([b"x" * (ops.MAX_REQUEST_BYTES + 1)], Code.FRAME_TOO_LARGE),
+        ([b"x" * (frames.MAX_REQUEST_BYTES + 1)], Code.FRAME_TOO_LARGE),
         ([b"a", b"b", b"c"], Code.FRAME_MALFORMED),
         ([b"a", b"b"], Code.FRAME_MALFORMED),
     ],
 )
 async def test_a_bad_frame_is_answered_with_its_code_and_counted(
-    folder: Path, frames: list[bytes], code: Code
+    folder: Path, parts: list[bytes], code: Code
 ) -> None:
     """H95, H169: refused, answered, counted, never fatal."""
     async with running(folder) as bench, raw_client(folder) as socket:
-        await socket.send_multipart(frames)
-        body = ops.decode_reply((await socket.recv_multipart())[-1]).body
-        assert isinstance(body, ops.Error)
+        await socket.send_multipart(parts)
+        body = frames.decode_reply((await socket.recv_multipart())[-1]).body
+        assert isinstance(body, answers.Error)
         assert body.code == code
         assert bench.server.statistics().refused == {code: 1}
-        await socket.send_multipart([ops.encode_request(2, ops.Ping())])
-        assert isinstance(ops.decode_reply((await socket.recv_multipart())[-1]).body, ops.Pong)
+        await socket.send_multipart([frames.encode_request(2, commands.Ping())])
+        assert isinstance(frames.decode_reply((await socket.recv_multipart())[-1]).body, answers.Pong)
 
 
 async def test_a_delimiter_of_a_req_socket_comes_back(folder: Path) -> None:
     async with running(folder), raw_client(folder) as socket:
-        await socket.send_multipart([b"", ops.encode_request(5, ops.Ping())])
+        await socket.send_multipart([b"", frames.encode_request(5, commands.Ping())])
         empty, frame = await socket.recv_multipart()
         assert empty == b""
-        assert ops.decode_reply(frame).id == 5
+        assert frames.decode_reply(frame).id == 5
 
 
 async def test_events_arrive_once_each_and_a_lost_answer_can_be_asked_for_again(folder: Path) -> None:
@@ -298,17 +298,17 @@ async def test_more_commands_than_the_limit_are_refused_and_the_rest_go_on(folde
     async with running(folder) as bench, open_ops(folder) as client, raw_client(folder) as socket:
         session = (await client.create_session(request())).id
         for number in range(MAX_IN_FLIGHT + 1):
-            poll = ops.Events(session, 0, wait_s=ops.MAX_WAIT_S)
-            await socket.send_multipart([ops.encode_request(number + 1, poll)])
-        reply = ops.decode_reply((await socket.recv_multipart())[-1])
-        assert isinstance(reply.body, ops.Error)
+            poll = commands.Events(session, 0, wait_s=commands.MAX_WAIT_S)
+            await socket.send_multipart([frames.encode_request(number + 1, poll)])
+        reply = frames.decode_reply((await socket.recv_multipart())[-1])
+        assert isinstance(reply.body, answers.Error)
         assert (reply.body.code, reply.id) == (Code.CAPACITY, MAX_IN_FLIGHT + 1)
         bench.service.streams[session].add("completed")
         # All of them wait for the same session, and its event wakes them all.
-        with trio.fail_after(ops.MAX_WAIT_S / 2):
+        with trio.fail_after(commands.MAX_WAIT_S / 2):
             for _ in range(MAX_IN_FLIGHT):
-                answer = ops.decode_reply((await socket.recv_multipart())[-1]).body
-                assert isinstance(answer, ops.EventsAnswer)
+                answer = frames.decode_reply((await socket.recv_multipart())[-1]).body
+                assert isinstance(answer, answers.EventsAnswer)
                 assert len(answer.events) == 1
         assert (await client.ping()).pid == os.getpid()
 
@@ -318,7 +318,7 @@ async def test_the_sockets_belong_to_the_user_alone_and_go_with_the_service(fold
     async with running(folder):
         modes = modes_in(folder)
         assert modes.pop(folder.name) == 0o700
-        assert set(modes) == {ops.OPS_SOCKET, ops.EVENTS_SOCKET}
+        assert set(modes) == {frames.OPS_SOCKET, frames.EVENTS_SOCKET}
         assert not any(mode & 0o077 for mode in modes.values())
     assert set(modes_in(folder)) == {folder.name}
 
@@ -379,5 +379,5 @@ async def test_a_cancelled_take_loses_no_event() -> None:
 def test_the_client_is_what_it_says() -> None:
     """Every command has its call, so that scripts need no other client."""
     calls = {name for name in vars(OpsClient) if not name.startswith("_")}
-    commands = {command.__struct_config__.tag for command in ops.OpsCommand.__args__}
-    assert calls == commands
+    tags = {command.__struct_config__.tag for command in commands.OpsCommand.__args__}
+    assert calls == tags

@@ -113,5 +113,5 @@ async def test_nothing_is_left_behind_by_many_stays(tmp_path: Path) -> None:
             await resumed(world, session)
             await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
             await world.until(lambda: room(world).at_rest)
-            world.check_baseline()
+            await world.check_baseline()
         assert room(world).park_bytes() == {"total": PARK_BYTES, "memory": 0, "disk": 0}

@@ -33,7 +33,7 @@ async def test_the_last_device_goes_free_and_its_session_comes_back_with_it(tmp_
         # The park's memory is overwritten after the session has left it.
         await lent.until(lambda: world.park is not None and world.park.room.at_rest)
         assert (session.durable, world.recovery.replayed_tokens) == (10, 0)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_move_that_failed_first_does_not_keep_it_from_being_parked(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ async def test_a_session_without_a_worker_waits_in_memory_and_goes_on_where_it_w
         stored = await world.stored()
         assert (stored.state, stored.epoch) == ("parked", 2)
         assert world.told(into.Release) == ["a Release"]
-        world.check_baseline()
+        await world.check_baseline()
         before = list(session.received)
 
         lend(world)

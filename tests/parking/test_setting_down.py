@@ -64,7 +64,7 @@ async def test_over_quota_who_permits_replay_is_freed_and_comes_back_with_the_de
         assert session.received[:40] == before
         assert [event.data for event in await anext(reader)] == [b'{"notice":"resumed"}']
         assert [event.name for event in await anext(reader)] == ["token"]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize(

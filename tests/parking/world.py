@@ -22,7 +22,7 @@ async def world_with_park(path: Path, **changes: Any) -> AsyncIterator[World]:
     async with open_world(path, **(fields | changes)) as world:
         yield world
         await at_rest(world)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 def room(world: World) -> ParkRoom:

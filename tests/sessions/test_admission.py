@@ -29,7 +29,7 @@ async def refused(world: World, request: NewSession) -> SwapdError:
         await world.admission.admit(CALLER, request)
     assert [s.id for s in world.table] == []
     assert await world.rows("SELECT id FROM sessions") == []
-    world.check_baseline()
+    await world.check_baseline()
     return caught.value
 
 
@@ -42,7 +42,7 @@ async def test_a_session_is_durable_and_reserved_before_the_reply(tmp_path: Path
         assert stored.sampling.seed is not None  # H89: every session has one
         (start,) = world.bodies(into.Start)
         assert (start.spec, start.epoch, start.limit) == (stored.spec(), 1, 0)
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_that_goes_on_alone_begins_without_a_reader(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_worker_that_cannot_is_passed_over(tmp_path: Path, deed: Any) ->
         assert session.record.owner == world.b.owner
         if deed is not loss:
             assert world.bodies(into.Cancel, "a") == [into.Cancel(session.id, 1)]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_parallel_requests_never_exceed_the_ceiling(tmp_path: Path, limit:
         first = next(iter(world.table))
         await world.table.finish(first, "cancelled", Code.SESSION_CANCELLED)
         await world.admission.admit(CALLER, asked())  # H43: the slot is free at once
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_full_workers_refuse_and_a_budget_that_fits_none_says_so(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_store_that_fails_leaves_no_session_at_the_worker(tmp_path: Path
                 await world.admission.admit(CALLER, asked())
             assert caught.value.code == Code.STORE_FAILED
             assert world.told(into.Start, into.Cancel) == ["a Start", "a Cancel"]
-            world.check_baseline()
+            await world.check_baseline()
     finally:
         CommitFails.armed = False
 
@@ -181,7 +181,7 @@ async def test_a_caller_that_goes_while_a_worker_is_asked_leaves_nothing(tmp_pat
         with trio.CancelScope(shield=True):
             await trio.testing.wait_all_tasks_blocked()
             assert world.told(into.Cancel) == ["a Cancel"]
-            world.check_baseline()
+            await world.check_baseline()
 
 
 async def test_a_caller_that_goes_while_the_row_is_written_leaves_a_session(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_a_caller_that_goes_while_the_row_is_written_leaves_a_session(tmp_
             with trio.CancelScope(shield=True):
                 await world.until(lambda: len(list(world.table)) == 1)
                 assert world.told(into.Cancel) == []
-                world.check_baseline()
+                await world.check_baseline()
     finally:
         GatedConnection.gate.set()
 
@@ -215,7 +215,7 @@ async def test_a_worker_lost_while_the_row_is_written_has_its_session_resolved(t
             await world.until(lambda: len(list(world.table)) == 1)
             (session,) = world.table
             await world.until(lambda: session.record.owner == world.b.owner and not session.recovering)
-            world.check_baseline()
+            await world.check_baseline()
     finally:
         GatedConnection.gate.set()
 

@@ -73,7 +73,7 @@ async def test_a_session_that_its_owner_still_has_goes_on(tmp_path: Path) -> Non
         assert world.bodies(into.Resend) == [into.Resend("s", 1, 6, 14)]
         assert world.told(into.Start, into.Cancel) == []
         assert session.record.epoch == 1
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_sessions_of_healthy_workers_go_on_while_a_slow_worker_is_waited_for(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_move_without_a_commit_is_undone_on_both_sides(tmp_path: Path) -
         assert world.told(into.Activate) == []
         assert session.record.owner == world.a.owner
         assert world.recovery.outcomes == {"aborted": 1, "discarded": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_move_with_a_commit_is_carried_forward(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_move_with_a_commit_is_carried_forward(tmp_path: Path) -> None:
         assert world.bodies(into.Release) == [into.Release("s", 1)]
         assert world.told(into.Resume, into.Discard) == []
         assert world.recovery.outcomes == {"committed_forward": 1, "released": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("permitted", [True, False])
@@ -149,7 +149,7 @@ async def test_a_committed_session_whose_target_is_gone_comes_home(tmp_path: Pat
         assert (stored.owner, stored.epoch, stored.state) == (world.a.owner, 3, "created")
         assert world.told(into.Start) == []
         assert world.recovery.outcomes == {"rehomed": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_no_session_comes_home_once_its_target_gave_a_token(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_session_that_came_home_before_a_second_crash_goes_on(tmp_path: 
         assert world.bodies(into.Resume) == [into.Resume("s", 1, 3)]
         assert world.told(into.Start, into.Release) == []
         assert world.recovery.outcomes == {"rehomed": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_nothing_is_decided_while_a_worker_is_still_being_asked(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_one_lost_worker_with_a_session_that_permits_replay_and_one_that_d
         assert (permits.record.epoch, len(world.bodies(into.Start))) == (2, 1)
         assert world.recovery.outcomes == {"replayed": 1, "failed": 1}
         assert world.recovery.replayed_tokens == 8
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_that_has_shown_nothing_needs_no_permission(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ async def test_a_session_that_has_shown_nothing_needs_no_permission(tmp_path: Pa
         assert world.bodies(into.Start)[0].outputs == ()
         assert world.recovery.replayed_tokens == 0
         assert not session.over
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_an_owner_that_does_not_have_its_session_has_lost_it(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_an_owner_that_does_not_have_its_session_has_lost_it(tmp_path: Pat
         await attach(world)
         await world.until(lambda: session.record.epoch == 2 and not session.recovering)
         assert world.recovery.outcomes == {"replayed": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_that_goes_on_while_another_worker_is_waited_for_is_kept(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_a_session_that_goes_on_while_another_worker_is_waited_for_is_kept
         assert [told.accepted for told in world.bodies(into.Resend)] == [6]
         assert (session.ended, session.record.owner) == (False, world.b.owner)
         assert world.recovery.outcomes == {"resumed": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_given_to_a_worker_while_it_attaches_is_not_taken_for_lost(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ async def test_a_session_given_to_a_worker_while_it_attaches_is_not_taken_for_lo
         await world.until(lambda: world.recovery.reconciled)
         assert session.record.epoch == 1
         assert world.told(into.Start) == []
-        world.check_baseline()
+        await world.check_baseline()
 
 
 # While running ------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ async def test_a_worker_that_is_lost_has_its_sessions_decided_at_once(
             assert world.bodies(into.Start)[0].outputs == (101, 102, 103, 104, 105, 106)
         else:
             assert session.record.code == Code.RECOVERY_UNAVAILABLE
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_late_tokens_of_a_lost_owner_are_not_accepted(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ async def test_a_replay_that_nobody_takes_ends_in_time(tmp_path: Path, deed: Any
         assert epochs == sorted(set(epochs))
         assert {c.epoch for c in world.bodies(into.Cancel, "b")} >= set(epochs)
         assert world.recovery.outcomes == {"failed": 1}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_replay_that_is_refused_once_is_tried_again_under_a_new_epoch(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ async def test_a_replay_that_is_refused_once_is_tried_again_under_a_new_epoch(tm
         await world.until(lambda: not session.recovering)
         assert [start.epoch for start in world.bodies(into.Start)] == [2, 3]
         assert session.record.epoch == 3
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_without_a_worker_to_replay_on_the_session_ends_in_time(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ async def test_without_a_worker_to_replay_on_the_session_ends_in_time(tmp_path: 
         world.lose("a")
         await world.until(lambda: session.ended)
         assert session.record.code == Code.RECOVERY_UNAVAILABLE
-        world.check_baseline()
+        await world.check_baseline()
 
 
 @pytest.mark.parametrize("worker_start_s", [60.0, 0.2])
@@ -436,7 +436,7 @@ async def test_a_session_cancelled_while_it_is_rebuilt_leaves_nothing_behind(
             assert into.Cancel("s", 2) in world.bodies(into.Cancel, "b")
         else:
             assert world.recovery.outcomes == {}
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_cancelled_beside_its_new_owner_is_never_started(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ async def test_a_session_cancelled_beside_its_new_owner_is_never_started(tmp_pat
             await world.until(lambda: session.ended and not session.recovering)
             assert world.told(into.Start) == []
             assert (await world.stored()).state == "cancelled"
-            world.check_baseline()
+            await world.check_baseline()
     finally:
         GatedConnection.gate.set()
 
@@ -485,7 +485,7 @@ async def test_a_session_sent_to_another_worker_leaves_the_old_one(tmp_path: Pat
         assert start.spec.salt != session.record.spec().salt
         assert world.bodies(into.Cancel, "a") == [into.Cancel("s", 1)]
         assert session.record.owner == world.b.owner
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_sent_to_a_worker_that_does_not_take_it_is_not_forgotten(tmp_path: Path) -> None:
@@ -497,7 +497,7 @@ async def test_a_session_sent_to_a_worker_that_does_not_take_it_is_not_forgotten
         assert world.recovery.send_to_another(session, cold=False) is None
         await world.until(lambda: not session.recovering)
         assert [start.epoch for start in world.bodies(into.Start, "b")] == [2, 3]
-        world.check_baseline()
+        await world.check_baseline()
 
 
 async def test_a_session_that_forbids_replay_is_not_sent(tmp_path: Path) -> None:

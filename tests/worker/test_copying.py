@@ -269,7 +269,17 @@ def test_the_manifest_carries_the_checksum_of_what_lies_in_the_arena() -> None:
         assert entry.crc == zlib.crc32(arena.bytes[entry.offset : entry.offset + CONFIG.block_bytes])
 
 
-def test_jobs_take_turns_block_by_block() -> None:
+@pytest.mark.parametrize(
+    ("block_s", "expected"),
+    [
+        pytest.param(0.001, "aaabbb", id="what fits in a turn is copied in one"),
+        pytest.param(0.011, "aabbab", id="a long one goes to the back of the queue"),
+        pytest.param(0.03, "ababab", id="a turn has at least one block"),
+    ],
+)
+def test_jobs_take_turns(monkeypatch: pytest.MonkeyPatch, block_s: float, expected: str) -> None:
+    """B13: short copies end early, so that they can be taken in meanwhile; none waits for a long one."""
+    clock = {"now": 0.0}
     order: list[str] = []
     begin, done = Event(), Event()
 
@@ -280,17 +290,19 @@ def test_jobs_take_turns_block_by_block() -> None:
     def job(name: str) -> Iterator[None]:
         for _ in range(3):
             order.append(name)
+            clock["now"] += block_s
             yield
         if name == "b":
             done.set()
 
+    monkeypatch.setattr(copier, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
     thread = CopyThread("test")
     thread.submit(gate())
     for name in "ab":
         thread.submit(job(name))
     begin.set()
     assert done.wait(WAIT_S)
-    assert order == list("ababab")
+    assert "".join(order) == expected
     assert thread.stop(WAIT_S)
 
 

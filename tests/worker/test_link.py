@@ -21,6 +21,7 @@ from swapd.messages.from_worker import Inventory, Started, Tokens
 from swapd.messages.generation import Owner
 from swapd.messages.to_worker import Grant
 from swapd.worker import link as link_module
+from swapd.worker import restarts
 from swapd.worker.link import LinkState, WorkerLink
 from tests.worker.client import SIM, WAIT_S, left_behind, next_generation, spec, worker
 
@@ -226,7 +227,7 @@ async def test_a_worker_that_never_lasts_is_given_up_until_somebody_starts_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B32: with back-off, so many times and not more; one started by hand is taken."""
-    monkeypatch.setattr(link_module, "BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(restarts, "BACKOFF_FIRST_S", 0.001)
     script, starts = failing_interpreter(folder)
     changes = {"spawn": True, "python": str(script), "worker_restarts": 2}
     async with linked(folder, **changes) as (link, told):
@@ -247,7 +248,7 @@ async def test_the_wait_between_starts_doubles(folder: Path, monkeypatch: pytest
     sleep = trio.sleep
 
     async def noted(seconds: float) -> None:
-        if link_module.BACKOFF_FIRST_S <= seconds <= link_module.BACKOFF_MAX_S:
+        if restarts.BACKOFF_FIRST_S <= seconds <= restarts.BACKOFF_MAX_S:
             waits.append(seconds)
             seconds = 0.0
         await sleep(seconds)

@@ -214,6 +214,10 @@ class VllmEngine:
     def recomputed(self) -> int:
         return self._recomputed
 
+    def recomputed_for(self, key: str) -> int:
+        stay = self._stays.get(key)
+        return stay.again or 0 if stay is not None else 0
+
     def close(self) -> None:
         """Shut vLLM down; some 2 s. Leaving the interpreter after it takes 4 s more than `os._exit`."""
         self._stays.clear()
