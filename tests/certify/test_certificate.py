@@ -169,6 +169,7 @@ def changed(**fields: Any) -> bytes:
         (changed(gates=[{"name": "G1", "verdict": "waived"}]), "C.json: "),
         (changed(gates=[{"name": "G1", "verdict": "passed", "evidence": "abc"}]), "C.json: "),
         (GOOD.replace(b'"build"', b'"built"'), "C.json: "),
+        (GOOD.replace(b"0.1.0", b"\xff"), "C.json: Invalid UTF-8"),
         (GOOD + b" " * MAX_CERTIFICATE_BYTES, f"C.json is over {MAX_CERTIFICATE_BYTES} bytes"),
     ],
 )
@@ -191,10 +192,16 @@ def test_the_file_is_read_and_nothing_else_is(tmp_path: Path) -> None:
     path.write_bytes(GOOD)
     assert read_certificate(path) == certificate()
     os.mkfifo(tmp_path / "pipe")
-    for name in ("missing", ".", "pipe", "a\0b"):
+    for name, said in (
+        ("missing", "No such"),
+        (".", "is no file"),
+        ("pipe", "is no file"),
+        ("a\0b", "no path"),
+    ):
         with pytest.raises(SwapdError) as refused:
             read_certificate(tmp_path / name)
         assert refused.value.code is Code.CERTIFICATE_UNREADABLE
+        assert said in refused.value.detail
 
 
 def test_issue_is_a_pure_function_of_what_was_shown() -> None:

@@ -246,6 +246,16 @@ async def test_a_revocation_holds_over_restarts_and_is_told(
             assert all(each.revoked_at == first.revoked_at for each in world.certificates.views())
 
 
+async def test_drains_hear_of_a_revocation_at_once(tmp_path: Path) -> None:
+    """H137: not by their next look, and not of one that was revoked already."""
+    async with certified(tmp_path, Clock()) as world:
+        heard: list[None] = []
+        keeper = CertificateKeeper(world.config, world.store, (GOOD,), lambda: heard.append(None))
+        for _ in range(2):
+            await keeper.revoke(GOOD.id)
+            assert len(heard) == 1
+
+
 async def test_a_store_that_fails_denies_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +349,7 @@ async def test_the_park_asks_for_evidence_on_the_way_in_and_on_the_way_back(tmp_
         lend(world)
         await trio.testing.wait_all_tasks_blocked()
         assert world.supervisor.waits(session) == Code.CERTIFICATE_REVOKED
+        assert world.admission.kept_for("a") == 0, "for whom nothing can help, no room is kept"
         view = await world.supervisor.start("a", 3600, "operator", "park")
         said = await noted(world, view.id, "other")
         assert said.reason == Code.CERTIFICATE_REVOKED
