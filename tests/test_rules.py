@@ -8,6 +8,8 @@ import pytest
 
 from ops import _rules
 
+pytestmark = pytest.mark.once
+
 PAGE = "text\n- **H1** `done` One.\n- **H2** `planned` Two.\n"
 
 

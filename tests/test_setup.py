@@ -15,6 +15,8 @@ from packaging.requirements import Requirement
 
 from ops import _setup, _test_packages
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = {"cpu-py311.txt": "3.11", "core-py313.txt": "3.13"}
@@ -156,14 +158,54 @@ def test_only_torch_and_only_where_pip_does_not_know_it_comes_from_pytorchs_inde
         return known
 
     monkeypatch.setattr(_setup, "pip_knows", pip_knows)
-    monkeypatch.setattr(_setup, "run", lambda env, what, *command: ran.append(command))
+    monkeypatch.setattr(_setup, "run", lambda env, what, *command, log=None: ran.append(command))
     _setup.install_packages(env, _setup.requirements(env.lock))
     assert asked == [("torch", "2.13.0+cpu")]
     from_pytorch = [command for command in ran if _setup.TORCH_CPU_INDEX in command]
     assert len(from_pytorch) == (0 if known else 1)
     assert all(command[-1] == "torch==2.13.0+cpu" for command in from_pytorch)
-    assert ran[-1][-2:] == ("-r", str(env.lock))
     assert all("--no-deps" in command for command in ran)
+    installed = [word for command in ran if command not in from_pytorch for word in command if "==" in word]
+    assert sorted(installed) == sorted(_setup.requirements(env.lock))
+
+
+def test_packages_are_installed_side_by_side_and_the_two_large_ones_apart() -> None:
+    pins = _setup.requirements(ROOT / "ops" / "locks" / "cpu-py311.txt")
+    first, second = _setup.shares(pins)
+    assert sorted(first + second) == sorted(pins)
+    assert (first[0].split("==")[0], second[0].split("==")[0]) == _setup.LARGE
+    assert abs(len(first) - len(second)) <= 1
+    assert _setup.shares(["one==1"]) == [["one==1"]]
+
+
+def test_what_is_seldom_used_is_left_to_be_compiled_when_it_is_imported() -> None:
+    def left(path: str) -> bool:
+        return re.search(_setup.SELDOM_USED, f"/x/site-packages/{path}") is not None
+
+    assert all(
+        map(left, ["torch/testing/a.py", "transformers/models/llama/b.py", "pip/_internal/c.py", "mypy/d.py"])
+    )
+    assert not any(
+        map(left, ["vllm/v1/engine/core.py", "torch/_inductor/a.py", "pipe/a.py", "click/core.py"])
+    )
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_pip_that_fails_beside_another_is_told_with_its_own_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    env = environment(tmp_path / "venv")
+    pins = ["torch==1", "other==1"]
+    script = f"import sys; print('about', *sys.argv[1:]); sys.exit('{pins[failing - 1]}' in sys.argv)"
+    monkeypatch.setattr(_setup, "pip_knows", lambda env, name, version: True)
+    monkeypatch.setattr(_setup, "pip_install", lambda env: (sys.executable, "-c", script))
+    with pytest.raises(_setup.SetupError) as failed:
+        _setup.install_packages(env, pins)
+    text = str(failed.value)
+    assert str(env.install_log(failing)) in text
+    assert f"about {pins[failing - 1]}" in text
+    assert f"about {pins[2 - failing]}" not in text
+    assert f"about {pins[2 - failing]}" in env.install_log(3 - failing).read_text(), "the other one ended"
 
 
 def test_a_long_step_shows_that_it_goes_on(

@@ -10,6 +10,8 @@ import pytest
 from ops.bench_pressure import Figures, claims, main
 from ops.judging import Claim
 
+pytestmark = pytest.mark.once
+
 FEW = ["--days", "0.05", "--tracker-readings", "50"]
 EASY = ["--max-s", "600", "--max-mib", "4000", "--max-share", "1"]
 FIGURES = Figures(

@@ -15,6 +15,8 @@ from swapd.sse import SseEvent
 from tests.e2e.deployment import Reading
 from tests.e2e.test_sim import prompt, reference
 
+pytestmark = pytest.mark.once
+
 PROMPT = prompt(1, 20)
 LENGTH = 6
 

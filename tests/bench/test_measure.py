@@ -19,6 +19,8 @@ from ops.handoff_bench.measure import (
 )
 from swapd.messages.from_worker import StepRecord
 
+pytestmark = pytest.mark.once
+
 
 def times(*gaps: float) -> list[float]:
     return list(accumulate(gaps, initial=0.0))

@@ -11,6 +11,8 @@ from ops.handoff_bench.repeat import FILLER, Control
 from swapd.engines.base import StepResult, StepToken
 from swapd.messages.generation import GenerationSpec, Sampling
 
+pytestmark = pytest.mark.once
+
 
 class EngineDouble:
     """Schedules as vLLM does: decoding first, then prompts in order, within the step's limit; rows stay."""

@@ -12,6 +12,8 @@ import pytest
 from ops.handoff_bench.report import encode, plot, table
 from ops.handoff_bench.verdict import broken_claims, claims
 
+pytestmark = pytest.mark.once
+
 BLOCK_BYTES = 737_280
 
 

@@ -6,8 +6,8 @@ back whole, and a count of zero that nothing of it was computed again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,22 +15,20 @@ import trio
 
 from swapd.client import Unreachable
 from tests.e2e.deployment import Deployment, Reading, reading
-from tests.e2e.test_lending_sim import BY_WORD, LENT, gone, state, until
+from tests.e2e.test_lending_sim import CARDS, ON_CARDS, gone, state, two_cards, until
 from tests.e2e.test_sim import prompt, reference
 
-PARKS = BY_WORD.replace('presence = "headless"', 'presence = "headless"\nwhen_full = "park"')
+PARKS = ON_CARDS.replace('presence = "headless"', 'presence = "headless"\nwhen_full = "park"')
 TOP = f"park_bytes = {8 << 20}"
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be lent twice"),
-]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-async def running(request: pytest.FixtureRequest) -> AsyncIterator[Deployment]:
+async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Deployment]:
     """Two lent devices; its parameter is what stands at the head of the configuration."""
-    deployment = Deployment("sim", extra=PARKS, lent=LENT, top=getattr(request, "param", TOP))
+    top, env = getattr(request, "param", TOP), two_cards(tmp_path).env()
+    deployment = Deployment("sim", extra=PARKS, lent=CARDS, top=top, env=env)
     try:
         await deployment.start()
         yield deployment
@@ -40,19 +38,19 @@ async def running(request: pytest.FixtureRequest) -> AsyncIterator[Deployment]:
 
 async def take_back_all(running: Deployment) -> None:
     """Both owners at once: nothing has anywhere to go."""
-    for name in LENT.values():
+    for name in CARDS.values():
         await running.call("POST", f"/v1/devices/{name}/take-back", {})
-    for name in LENT.values():
+    for name in CARDS.values():
         await until(running, name, state("free"))
 
 
 async def lend_all(running: Deployment) -> None:
-    for name in LENT.values():
+    for name in CARDS.values():
         await running.call("DELETE", f"/v1/devices/{name}/take-back")
 
 
 async def goes_on(running: Deployment, one: Reading) -> None:
-    """It makes tokens again; then it is cancelled: on busy cores a lent worker takes long for all of them."""
+    """It makes tokens again; then it is cancelled: nothing more would be shown by all of them."""
     await one.wait_tokens(len(one.tokens) + 20)
     await running.call("DELETE", f"/v1/sessions/{one.session}")
 
@@ -76,7 +74,7 @@ async def test_the_last_devices_are_taken_back_and_the_streams_go_on_when_they_r
 ) -> None:
     """B3, A1, p of the matrix: parked, both devices free, then resumed: the reference, nothing recomputed."""
     sessions = [
-        await running.create(prompt(n, 300 + 50 * n), 1500, seed=n, temperature=0.8) for n in range(3)
+        await running.create(prompt(n, 300 + 50 * n), 4000, seed=n, temperature=0.8) for n in range(3)
     ]
     pids = [ready.pid for w in ("a", "b") if (ready := running.worker_ready(w)) is not None]
     async with reading(running, *sessions) as readings:
@@ -149,7 +147,7 @@ async def test_what_was_spilled_survives_a_kill_and_comes_back_natively(running:
 @pytest.mark.parametrize("running", [f'{TOP}\npark_dir = "parked"'], indirect=True)
 async def test_a_clean_stop_takes_parked_sessions_to_disk(running: Deployment) -> None:
     """B3, H151, H153: stopped and started again while parked; the stream goes on by its cursor."""
-    session = await running.create(prompt(3, 400), 1500)
+    session = await running.create(prompt(3, 400), 4000)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
         await take_back_all(running)
@@ -190,7 +188,7 @@ async def test_over_quota_who_permits_replay_waits_without_its_kv_also_over_a_ki
     running: Deployment,
 ) -> None:
     """B3, H73, H142: the devices are free at once; the stream stays open; replayed when one returns."""
-    session = await running.create(prompt(2, LONG), 3000, allow_replay_fallback=True)
+    session = await running.create(prompt(2, LONG), 11_000, allow_replay_fallback=True)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(10)
         await take_back_all(running)
@@ -204,12 +202,11 @@ async def test_over_quota_who_permits_replay_waits_without_its_kv_also_over_a_ki
         running.launch()
         await running.announced_again()
         await sessions_are(running, "parked")
-        before = len(readings[0].tokens)
-        assert before < 3000
         await lend_all(running)
+        await goes_on(running, readings[0])
     readings[0].check_gapless()
-    assert readings[0].events[-1].name == "completed"
-    assert readings[0].tokens == reference(prompt(2, LONG), 3000)
+    assert readings[0].events[-1].name == "cancelled"
+    assert readings[0].tokens == reference(prompt(2, LONG), len(readings[0].tokens))
     views = await running.wait_settled()
     assert sum(view["stats"]["recomputed_tokens"] for view in views.values()) > 0
 
@@ -298,7 +295,7 @@ async def test_a_coordinator_killed_at_any_step_there_or_back_loses_nothing(runn
 
 async def take_back_all_at_once(running: Deployment) -> None:
     """Without waiting for what becomes of it; an answer may be lost with the coordinator."""
-    for name in LENT.values():
+    for name in CARDS.values():
         try:
             await running.call("POST", f"/v1/devices/{name}/take-back", {})
         except Unreachable:

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from tests.e2e.deployment import REPO, Deployment, reading
-from tests.e2e.test_sim import EXTRA, LONG, prompt, reference
+from tests.e2e.test_sim import ENDLESS, EXTRA, prompt, reference
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,7 +46,7 @@ def shared() -> Iterator[Deployment]:
 @pytest.mark.each_python
 async def test_a_cancel_frees_what_the_session_held(shared: Deployment) -> None:
     """H11, H3: on the worker and in the ledger; a second cancel answers the same."""
-    session = await shared.create(prompt(1), 400)
+    session = await shared.create(prompt(1), ENDLESS)
     async with reading(shared, session) as readings:
         await readings[0].wait_tokens(5)
         first = await shared.call("DELETE", f"/v1/sessions/{session}")
@@ -98,7 +98,7 @@ async def test_prompt_and_budget_fill_the_context_to_the_last_token(shared: Depl
 async def test_long_sessions_leave_in_one_drain(shared: Deployment) -> None:
     """H63: four at 0.5k and 2k; none is lost, and their order does not matter."""
     lengths = [512, 2_000, 530, 2_048]
-    sessions = [await shared.create(prompt(n, length), 1_500) for n, length in enumerate(lengths)]
+    sessions = [await shared.create(prompt(n, length), ENDLESS) for n, length in enumerate(lengths)]
     async with reading(shared, *sessions) as readings:
         for one in readings:
             await one.wait_tokens(3)
@@ -107,9 +107,12 @@ async def test_long_sessions_leave_in_one_drain(shared: Deployment) -> None:
             view = await shared.drain(source)
             assert view["state"] == "drained", view
             assert all(s["outcome"] == "completed_native" for s in view["sessions"]), view
+        for one in readings:
+            await one.wait_tokens(len(one.tokens) + 20)
+        await shared.cancel_left()
     for number, one in enumerate(readings):
         one.check_gapless()
-        assert one.tokens == reference(prompt(number, lengths[number]), 1_500)
+        assert one.tokens == reference(prompt(number, lengths[number]), len(one.tokens))
     await shared.wait_settled()
 
 
@@ -219,7 +222,7 @@ async def test_without_room_for_the_arena_the_service_starts_and_says_what_is_mi
     deployment.config.write_text(text.replace(f"arena_bytes = {64 << 20}", f"arena_bytes = {1 << 40}"))
     try:
         await deployment.start()
-        session = await deployment.create(prompt(7), LONG)
+        session = await deployment.create(prompt(7), ENDLESS)
         async with reading(deployment, session) as readings:
             await readings[0].wait_tokens(3)
             view = await deployment.drain(await deployment.where(session), {"deadline_s": 0.3})
@@ -228,7 +231,10 @@ async def test_without_room_for_the_arena_the_service_starts_and_says_what_is_mi
             assert outcome["reason"] == "arena_unavailable"
             assert str(1 << 40) in outcome["detail"]
             await deployment.call("DELETE", f"/v1/drains/{view['id']}")
-        assert readings[0].tokens == reference(prompt(7), LONG)
+            await readings[0].wait_tokens(len(readings[0].tokens) + 20)
+            await deployment.cancel_left()
+        readings[0].check_gapless()
+        assert readings[0].tokens == reference(prompt(7), len(readings[0].tokens))
         assert "no arena" in deployment.log()
     finally:
         await trio.to_thread.run_sync(deployment.close)

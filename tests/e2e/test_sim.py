@@ -28,6 +28,8 @@ from tests.e2e.deployment import OTHER, REPO, TENANT, Deployment, reading
 STEP_MS = 5.0
 LONG = 600
 """Tokens of a session that outlives what is done to it, also where this process must wait: three seconds."""
+ENDLESS = 12_000
+"""Of one that is cancelled when enough was seen of it: a minute, which nothing here lasts."""
 EXTRA = f"""
 [sim]
 step_ms = {STEP_MS}
@@ -337,7 +339,7 @@ async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_th
     running: Deployment,
 ) -> None:
     """H61, H58: a drain that cannot move anything is blocked at its deadline and ends by cancel alone."""
-    session = await running.create(prompt(6), LONG)
+    session = await running.create(prompt(6), ENDLESS)
     async with reading(running, session) as readings:
         await readings[0].wait_tokens(5)
         source = await running.where(session)
@@ -350,7 +352,11 @@ async def test_a_cancelled_drain_reopens_the_worker_and_leaves_sessions_where_th
         running.kill_worker(target, signal.SIGCONT)
         workers = await running.workers()
         assert workers[source]["admitting"]
-    assert readings[0].tokens == reference(prompt(6), LONG)
+        await readings[0].wait_tokens(len(readings[0].tokens) + 20)
+        assert await running.where(session) == source
+        await running.cancel_left()
+    readings[0].check_gapless()
+    assert readings[0].tokens == reference(prompt(6), len(readings[0].tokens))
 
 
 @pytest.mark.each_python
@@ -462,16 +468,19 @@ async def test_without_an_arena_that_is_large_enough_sessions_stay_and_serving_g
         assert transfer["kind"] == "arena"
         assert transfer["bytes"] <= 1048576
         assert isinstance(transfer["page_locked"], bool)
-        session = await deployment.create(prompt(7, 4300), LONG)
+        session = await deployment.create(prompt(7, 4300), ENDLESS)
         async with reading(deployment, session) as readings:
             await readings[0].wait_tokens(5)
             view = await deployment.drain(await deployment.where(session), {"deadline_s": 0.3})
             assert view["state"] == "blocked"
             (outcome,) = view["sessions"]
             assert outcome["reason"] == "arena_too_small"
-            needed = -(-(4300 + LONG) // 16) * 4096
+            needed = -(-(4300 + ENDLESS) // 16) * 4096
             assert str(needed) in outcome["detail"]
             await deployment.call("DELETE", f"/v1/drains/{view['id']}")
-        assert readings[0].tokens == reference(prompt(7, 4300), LONG)
+            await readings[0].wait_tokens(len(readings[0].tokens) + 20)
+            await deployment.cancel_left()
+        readings[0].check_gapless()
+        assert readings[0].tokens == reference(prompt(7, 4300), len(readings[0].tokens))
     finally:
         await trio.to_thread.run_sync(deployment.close)

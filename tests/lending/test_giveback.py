@@ -129,6 +129,7 @@ async def test_a_take_back_joins_the_drain_that_is_there(tmp_path: Path) -> None
         await lent.until_state(lent.a, "free")
         assert lent.a.give_back is not None
         assert lent.a.give_back.drains == (drain.id,)
+        await lent.until(lambda: session.move is None)
         await world.store.commit(lambda db: None)  # what was posted before is durable then
         assert await world.rows("SELECT outcome FROM moves") == [("completed_native",)]
         await world.check_baseline()
