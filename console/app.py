@@ -28,6 +28,7 @@ from console.pages.problem import ProblemPage
 from console.pages.sessions import SessionsPage
 from console.pages.settings import SettingsPage
 from console.pages.sign_in import SignInPage
+from console.routing import ConsoleApp
 from console.static_files import PREFIX, StaticFiles
 from console.streams import StreamTimers
 from swapd.api import Service
@@ -47,7 +48,7 @@ def create_app(
     timers: StreamTimers | None = None,
 ) -> QuartTrio:
     """The application over `service`. `host_names`: names beside `localhost` that clients may use."""
-    app = QuartTrio("swapd.console", static_folder=None)
+    app = ConsoleApp("swapd.console", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = limits.max_body_bytes
     app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
     app.config["RESPONSE_TIMEOUT"] = RESPONSE_TIMEOUT_S

@@ -106,6 +106,7 @@ class Code(StrEnum):
     ENGINE_UNCHECKED = "engine_unchecked"
     ENGINE_REFUSED = "engine_refused"
     STORE_FAILED = "store_failed"
+    STORE_STUCK = "store_stuck"
     DISK_FULL = "disk_full"
     DISK_ERROR = "disk_error"
     SCHEMA_NEWER = "schema_newer"
@@ -233,6 +234,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.ENGINE_UNCHECKED: Reason(422, False, "This vLLM version was not checked with swapd."),
     Code.ENGINE_REFUSED: Reason(422, False, "The configuration does not allow this engine."),
     Code.STORE_FAILED: Reason(503, True, "The store cannot write; nothing more is acknowledged."),
+    Code.STORE_STUCK: Reason(503, True, "The disk of the database does not answer."),
     Code.DISK_FULL: Reason(503, True, "The disk of the database is full."),
     Code.DISK_ERROR: Reason(503, True, "The disk of the database reports errors."),
     Code.SCHEMA_NEWER: Reason(422, False, "The store was written by a newer swapd."),

@@ -33,6 +33,7 @@ REFUSALS: Final = tuple(
             Code.NOT_READY,
             Code.STOPPING,
             Code.STORE_FAILED,
+            Code.STORE_STUCK,
             Code.DISK_FULL,
             Code.TIMEOUT,
         ),

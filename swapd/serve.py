@@ -236,7 +236,7 @@ class Coordinator:
                         # As a worker that attaches: what it has is judged by the store.
                         actors.start_soon(self.recovery.attached, passage.park, passage.park.inventory())
                         returning = Returning(self.table, passage)
-                        self.admission.kept_for = returning.kept_for
+                        self.admission.keepers.append(returning.kept_for)
                         await actors.start(returning.run)
                         grace_s = self.config.limits.disconnect_grace_s
                         await actors.start(Pausing(self.table, passage, grace_s).run)

@@ -132,6 +132,8 @@ class SessionView(msgspec.Struct, frozen=True):
     code: str | None = None
     waits: str | None = None
     """Why it makes no token now, where that is known: nobody reads it, or no worker has room for it."""
+    without_kv: bool = False
+    """Parked, and its KV is computed again once a worker has room for it: there was none in the park."""
 
 
 class SessionOutcome(msgspec.Struct, frozen=True):

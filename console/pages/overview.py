@@ -44,6 +44,8 @@ RUNNING: Final = frozenset({"ready", "suspect"})
 _TROUBLE: Final = {
     Code.STORE_FAILED: "The database cannot be written: nothing is served, and what runs cannot move away. "
     "See to the disk and start swapd again; Diagnostics says more.",
+    Code.STORE_STUCK: "The disk of the database does not answer: nothing is served until it does. "
+    "Diagnostics says more.",
     Code.DISK_FULL: "The disk of the database is full: nothing is served until there is room. "
     "Diagnostics says more.",
 }

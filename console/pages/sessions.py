@@ -109,8 +109,14 @@ def row(view: SessionView) -> Row:
         session=view,
         tag=_STATES["held" if held else view.state],
         why=reason(view.waits),
-        place="host memory" if view.state == "parked" else view.worker or "nowhere yet",
+        place=_place(view),
     )
+
+
+def _place(view: SessionView) -> str:
+    if view.state != "parked":
+        return view.worker or "nowhere yet"
+    return "nowhere: to be computed again" if view.without_kv else "host memory"
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -100,7 +100,7 @@ class Diagnostics:
         store, sources = self._store.statistics(), self._sources
         refusal = self._supervisor.loans.transfer()["refusal"]
         parts = [
-            health.store_part(store.failed, store.commit_ms_p50, store.commit_ms_p95),
+            health.store_part(store.failed, store.commit_ms_p50, store.commit_ms_p95, store.stuck_s),
             health.disk_part(store.room, store.disk.free_bytes if store.disk is not None else None),
             health.run_queue_part(self.run_queue.ratio, HIGH_RATIO),
             health.reconciliation_part(await service.reconciliation(caller)),

@@ -35,10 +35,13 @@ def run_queue_part(ratio: float | None, high: float) -> PartView:
     return PartView("processor", "ok", told)
 
 
-def store_part(failed: str | None, p50_ms: float, p95_ms: float) -> PartView:
-    """The database."""
+def store_part(failed: str | None, p50_ms: float, p95_ms: float, stuck_s: float | None = None) -> PartView:
+    """The database; `stuck_s`: for how long its disk has not answered."""
     if failed is not None:
         told = f"it cannot write ({failed}); see to the disk and start swapd again"
+        return PartView("store", "trouble", told)
+    if stuck_s is not None:
+        told = f"its disk has not answered for {stuck_s:.0f} s: nothing is acknowledged until it does"
         return PartView("store", "trouble", told)
     return PartView("store", "ok", f"a write takes {p50_ms:.1f} ms, 19 of 20 take under {p95_ms:.1f} ms")
 

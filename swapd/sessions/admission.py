@@ -53,8 +53,8 @@ class Admission:
         """Why no device is lent, if that is why nobody admits."""
         self.stopped: Callable[[], SwapdError | None] = lambda: None
         """Why nobody at all is admitted, if an operator stopped admission (H163); moves go on."""
-        self.kept_for: Callable[[str], int] = lambda worker: 0
-        """Tokens of a parked session that a worker's next room is kept for; 0: for none (B3)."""
+        self.keepers: list[Callable[[str], int]] = []
+        """Each says how many tokens of a parked session a worker's next room is kept for; 0: none (B3)."""
         self._closed: dict[str, dict[Closer, str]] = {}
         self._config = config
         self._table = table
@@ -68,6 +68,10 @@ class Admission:
         """Whether the worker takes new sessions, from clients or from other workers (H44)."""
         link = self._links.get(worker)
         return link is not None and link.state == "ready" and worker not in self._closed
+
+    def kept_for(self, worker: str) -> int:
+        """Tokens that must still fit beside a new session: who waits for that room comes first (B3)."""
+        return max((kept_for(worker) for kept_for in self.keepers), default=0)
 
     def close(self, worker: str, by: Closer, reason: str) -> None:
         """Keep a worker closed, at once; each closer has one reason a worker, the latest."""

@@ -148,6 +148,7 @@ class LiveSession:
             finished_at=record.finished_at,
             finish_reason=record.finish_reason,
             code=record.code,
+            without_kv=self.waits_to_replay and not self.over,
         )
 
     # Taking tokens ---------------------------------------------------------------------------

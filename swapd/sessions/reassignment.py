@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,13 @@ log = logging.getLogger("swapd.sessions.recovery")
 
 Note = Callable[[sqlite3.Connection, Owner], None]
 """Writes what is to be known of a change of owner, in the same transaction; it is told the new one."""
+
+
+class KeptRoom(NamedTuple):
+    """Room on a worker that new sessions leave to one that waits for it."""
+
+    worker: str
+    tokens: int
 
 
 class Reassignment:
@@ -80,6 +88,23 @@ class Reassignment:
             for name in self._links
             if (owner is None or name != owner.worker) and (capacity := self._ledger.worker(name)) is not None
         )
+
+    def precedence(self, waiting: Iterable[LiveSession]) -> KeptRoom | None:
+        """Whose room is kept, and where: that of the first which some open worker could hold (B3).
+
+        Only one worker is held to it, the one that is nearest to having the room.
+        """
+        for session in waiting:
+            owner, tokens = session.record.owner, session.record.spec().budget
+            able = [
+                (capacity.usable_blocks - capacity.committed, name)
+                for name in self._links
+                if (owner is None or name != owner.worker) and self._admission.admitting(name)
+                if (capacity := self._ledger.worker(name)) is not None and capacity.could_hold(tokens)
+            ]
+            if able:
+                return KeptRoom(max(able)[1], tokens)
+        return None
 
     def choose(
         self, session: LiveSession, links: Iterable[WorkerLink], ledger: CapacityLedger

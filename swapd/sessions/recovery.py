@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
 
 import trio
@@ -67,6 +67,7 @@ class Recovery:
         self.on_rebuilt: Callable[[LiveSession], None] = lambda session: None
         table.on_rebuilt = self._rebuilt
         table.on_unpriced = self._unpriced
+        admission.keepers.append(self.kept_for)
         self.outcomes: Counter[str] = Counter()
         self._config = config
         self._table = table
@@ -283,11 +284,26 @@ class Recovery:
         session.wake()
         self._nursery.start_soon(self._replay.decide, session)
 
-    def _replay_parked(self) -> None:
-        """Begin to rebuild parked sessions that lost their KV, as far as workers have room for them."""
+    def kept_for(self, worker: str) -> int:
+        """Tokens for which room must be left on a worker: who waits to be rebuilt comes before a new session.
+
+        The one that waits longest is enough, and it waits no longer than its lifetime. While a worker is
+        asked to take it nothing is kept, nor for one that nobody reads: others would be kept out in vain.
+        """
+        first = self.again.precedence(self._waiting())
+        return first.tokens if first is not None and first.worker == worker else 0
+
+    def _waiting(self) -> Iterator[LiveSession]:
+        """Parked sessions without their KV that somebody reads, the oldest first."""
         for session in self._table:
             waits = session.waits_to_replay and not session.over and not session.recovering
-            if waits and session.producing and self.again.has_room(session):
+            if waits and session.producing:
+                yield session
+
+    def _replay_parked(self) -> None:
+        """Begin to rebuild parked sessions that lost their KV, as far as workers have room for them."""
+        for session in list(self._waiting()):
+            if self.again.has_room(session):
                 session.waits_to_replay = False
                 self._begin(session)
 

@@ -28,6 +28,8 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     disk: Disk | None
     """As last looked at; None: nobody looks."""
     room: Room
+    stuck_s: float | None = None
+    """For how long the disk has not answered a write, if that is too long."""
 
 
 class CommitCounts:

@@ -16,6 +16,7 @@ Rules of this file:
   written any more, and the log is left for the next start to read. Reading goes on.
 - One error is not of that kind: a disk that is full (`is_disk_full`). The group is undone and made again
   in the room that the ballast held, once; the store is `full` until the ballast is back (B40).
+- A write that hangs is waited for without an end, for its outcome is unknown; meanwhile it is `trouble`.
 - The queue is bounded by those who fill it: a worker has at most `window` tokens of a session on the way,
   and whoever calls `commit` waits.
 """
@@ -47,6 +48,7 @@ from swapd.store.database import (
 from swapd.store.housekeeping import Housekeeper
 from swapd.store.reader import Readers
 from swapd.store.schema import migrate
+from swapd.store.stall import Stall
 from swapd.store.statistics import CommitCounts, StoreStatistics
 from swapd.transport.lock import FileLock
 
@@ -96,6 +98,7 @@ class Store:
         self._failure: str | None = None
         self._disk_fault: Code | None = None
         self._counts = CommitCounts()
+        self._stall = Stall()
 
     @classmethod
     def open(cls, path: str | Path, *, ballast_bytes: int = 0) -> Store:
@@ -143,6 +146,7 @@ class Store:
             await self._house.begin()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._house.run, lambda: self._counts.ops, self._fail_of)
+                nursery.start_soon(self._stall.watch)
                 task_status.started()
                 await self._broke.wait()
                 nursery.cancel_scope.cancel()
@@ -207,7 +211,8 @@ class Store:
         """Why the service must not take work, the code that decides first; nothing: it may."""
         if self._failure is not None:
             return (Code.STORE_FAILED, *([self._disk_fault] if self._disk_fault is not None else []))
-        return (Code.DISK_FULL,) if self.full else ()
+        stuck = (Code.STORE_STUCK,) if self._stall.stuck_s is not None else ()
+        return (*stuck, Code.DISK_FULL) if self.full else stuck
 
     def on_room(self, tell: Callable[[], None]) -> None:
         """Have `tell` called on the Trio thread when a full disk has room again."""
@@ -230,6 +235,7 @@ class Store:
             commit_s=counts.commit_s.spread(),
             disk=self._house.disk,
             room=Room.FULL if self.full else self._house.room,
+            stuck_s=self._stall.stuck_s,
         )
 
     def close(self) -> None:
@@ -259,7 +265,10 @@ class Store:
     def _write(self) -> None:
         try:
             while group := self._take():
-                self._hop(self._deliver, self._commit_group(group))
+                self._stall.begin()
+                results = self._commit_group(group)
+                self._stall.end()
+                self._hop(self._deliver, results)
         except BaseException as error:  # supervision boundary: a thread that dies must be heard of
             self._hop(self._break, error)
         finally:

@@ -115,7 +115,7 @@ async def test_a_store_that_failed_ends_the_recording_and_nothing_else(
         keeper = ActivityKeeper(store, {}, lambda: NOW)
         CommitFails.armed = True
         try:
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await keeper.run()
         finally:
             CommitFails.armed = False

@@ -132,6 +132,6 @@ async def test_the_head_of_a_living_part_comes_to_an_end(client, service):
     async with client.wire() as wire:
         for _ in range(2):
             await wire.stream.send_all(client.head("HEAD", "/live/overview", token=OPERATOR))
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 status, _ = await wire.head()
             assert status == 200

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from console.pages.sessions import SHOWN
+from console.pages.sessions import SHOWN, row
 from swapd.views import SessionView
 from tests.console.browser import Browser
 from tests.console.service_double import OPERATOR
@@ -125,3 +125,10 @@ async def test_another_sites_form_ends_no_session(client, service, fields):
     owner = await Browser(client).sign_in()
     assert (await owner.post("/sessions/ses_1/end", fields)).status == 403
     assert service.session_views[0].state == "running"
+
+
+def test_where_a_parked_session_is_depends_on_what_is_left_of_it() -> None:
+    """B3: without its KV it is in no memory, and is computed again."""
+    parked = msgspec.structs.replace(RUNNING, state="parked", worker=None)
+    assert row(parked).place == "host memory"
+    assert row(msgspec.structs.replace(parked, without_kv=True)).place == "nowhere: to be computed again"

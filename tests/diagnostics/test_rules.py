@@ -66,6 +66,8 @@ def test_a_service_that_waits_longer_than_it_runs_is_in_trouble() -> None:
 def test_each_part_has_a_word_and_a_sentence() -> None:
     assert health.store_part(None, 0.41, 1.2).detail == "a write takes 0.4 ms, 19 of 20 take under 1.2 ms"
     assert health.store_part("SQLITE_FULL", 0.4, 1.2).word == "trouble"
+    stuck = health.store_part(None, 0.4, 1.2, 31.4)
+    assert (stuck.word, "31 s" in stuck.detail) == ("trouble", True)
     assert health.disk_part("enough", 3 << 30) == PartView("disk", "ok", "3.0 GiB are free")
     assert [health.disk_part(room, 0).word for room in ("low", "full")] == ["trouble", "trouble"]
     assert health.disk_part("enough", None).word == "off"

@@ -535,7 +535,7 @@ async def open_world(
                     await actors.start(passage.park.room.run)
                     actors.start_soon(world.recovery.attached, passage.park, passage.park.inventory())
                     returning = Returning(world.table, passage)
-                    world.admission.kept_for = returning.kept_for
+                    world.admission.keepers.append(returning.kept_for)
                     await actors.start(returning.run)
                     grace_s = config.limits.disconnect_grace_s
                     await actors.start(Pausing(world.table, passage, grace_s).run)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 from swapd.errors import Code, SwapdError
 from swapd.messages import to_worker as into
+from swapd.parking.setting_down import set_down
 from swapd.sessions.live import LiveSession
 from swapd.views import Caller, NewSession
-from tests.migration.world import BLOCK_TOKENS, INFO, World, refusal
+from tests.migration.world import BLOCK_TOKENS, INFO, ScriptedLink, World, refusal
 from tests.parking.world import lend, park, parked, resumed, shut, world_with_park
 
 CALLER = Caller("tenant", False)
@@ -132,5 +134,65 @@ async def test_room_is_kept_only_for_one_that_could_come_back(
             assert leases is not None
             # When its lease is back, too, its failure has been noted.
             await world.until(lambda: len(world.bodies(into.Reserve)) == 1 and leases.active == 0)
+            room_of(world, "a", BIG_BLOCKS + 4)
+        await admitted(world)
+
+
+@asynccontextmanager
+async def crowded_without_kv(path: Path) -> AsyncIterator[tuple[World, LiveSession, LiveSession]]:
+    """As `crowded`, but the park had no room for the big one: it is to be computed again."""
+    async with world_with_park(path) as world:
+        waits = await world.session("waits", tokens=9, allow_replay_fallback=True)
+        shut(world)
+        await set_down(world.table, waits)
+        room_of(world, "a", BIG_BLOCKS + 4)
+        holds = await holding(world, "a", BIG_BLOCKS - 2)
+        lend(world, "a")
+        await world.until(lambda: world.admission.admitting("a"))
+        assert (waits.view().state, waits.view().without_kv) == ("parked", True)
+        yield world, waits, holds
+        for session in (waits, holds):
+            await world.table.finish(session, "cancelled", Code.SESSION_CANCELLED)
+
+
+async def test_a_session_that_waits_without_its_kv_comes_before_a_new_one(tmp_path: Path) -> None:
+    """B3: it has nowhere else to go either."""
+    async with crowded_without_kv(tmp_path) as (world, waits, holds):
+        with pytest.raises(SwapdError) as refused:
+            await world.admission.admit(CALLER, SMALL)
+        assert (refused.value.code, refused.value.retryable) == (Code.CAPACITY, True)
+        await world.table.finish(holds, "cancelled", Code.SESSION_CANCELLED)
+        await world.until(lambda: waits.durable > 9)
+        assert (waits.view().state, waits.view().without_kv) == ("running", False)
+        await admitted(world)
+
+
+@pytest.mark.parametrize("why", ["nobody reads it", "too big for all", "it has ended", "it is refused"])
+async def test_room_is_not_kept_in_vain_for_one_without_its_kv(tmp_path: Path, why: str) -> None:
+    """B3: new sessions are not kept out for one that could not come."""
+    async with crowded_without_kv(tmp_path) as (world, waits, holds):
+        if why == "nobody reads it":
+            world.table.reader_left(waits)
+        elif why == "too big for all":
+            room_of(world, "a", BIG_BLOCKS - 1)
+            world.ledger.free("a", holds.id)
+        elif why == "it has ended":
+            await world.table.finish(waits, "cancelled", Code.SESSION_CANCELLED)
+        else:
+            asked = trio.Event()
+
+            async def refuse_it(link: ScriptedLink, body: into.Start) -> object:
+                if body.spec.session != waits.id:
+                    return await link.work(body)
+                asked.set()
+                raise SwapdError(Code.CAPACITY)
+
+            world.a.always(into.Start, refuse_it)
+            room_of(world, "a", 2 * BIG_BLOCKS + 2)
+            world.table.notify()
+            await asked.wait()
+            capacity = world.ledger.worker("a")
+            assert capacity is not None
+            await world.until(lambda: waits.id not in capacity.charges)
             room_of(world, "a", BIG_BLOCKS + 4)
         await admitted(world)

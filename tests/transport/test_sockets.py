@@ -140,7 +140,7 @@ async def test_our_own_send_does_not_swallow_a_parked_readers_wakeup(context: Co
                     assert left.try_send([b"ours"])
                 else:
                     await left.send_multipart([b"ours"])
-                with trio.fail_after(5):
+                with trio.fail_after(30):
                     while not got:
                         await trio.lowlevel.checkpoint()
             assert got.pop() == [b"ping"]
@@ -159,7 +159,7 @@ async def test_our_own_receive_does_not_swallow_a_parked_writers_wakeup(context:
             assert left.statistics().parked_writers == 1
             taken = right._take(1000)
             assert await left.recv_multipart() == [b"for left"]
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 while left.statistics().parked_writers:
                     taken += right._take(1000)
                     await trio.lowlevel.checkpoint()
