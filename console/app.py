@@ -9,6 +9,7 @@ from quart import Response, request, websocket
 from quart_trio import QuartTrio
 
 from console import auth, body, errors
+from console.api.certificates import CertificateRoutes
 from console.api.devices import DeviceRoutes
 from console.api.diagnostics import DiagnosticsRoutes
 from console.api.health import HealthRoutes
@@ -154,6 +155,10 @@ def create_app(
     route("GET", "/v1/switches", operator.switches)
     route("PUT", "/v1/switches/<switch>", operator.turn_switch)
     route("GET", "/v1/reconciliation", operator.reconciliation)
+
+    certificates = CertificateRoutes(service)
+    route("GET", "/v1/plans", certificates.plans)
+    route("POST", "/v1/certificates/<certificate>/revoke", certificates.revoke)
 
     devices = DeviceRoutes(service)
     route("GET", "/v1/devices", devices.index)

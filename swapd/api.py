@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
+from swapd.certify.views import PlansView, RevocationView
 from swapd.device_views import (
     ActivityView,
     DeviceEvent,
@@ -99,6 +100,19 @@ class Door(Protocol):
         """Make both tokens anew and end every sign-in. Raises `operator_required`."""
 
 
+class Plans(Protocol):
+    """Which moves are allowed between workers, and by what evidence."""
+
+    async def view(self, caller: Caller) -> PlansView:
+        """Raises `operator_required`."""
+
+    async def revoke(self, caller: Caller, certificate: str) -> RevocationView:
+        """Deny every move on a certificate, at once and for good; durable before it returns (H137).
+
+        Revoked already: unchanged. Raises `operator_required`, `certificate_unknown`, `store_failed`.
+        """
+
+
 class Service(Protocol):
     """Everything swapd does for its callers. Raises `SwapdError` with the code of each refusal.
 
@@ -108,6 +122,10 @@ class Service(Protocol):
     @property
     def door(self) -> Door:
         """Sign-in to the console."""
+
+    @property
+    def plans(self) -> Plans:
+        """Plans and certificates."""
 
     def authenticate(self, token: str | None) -> Caller:
         """Raises `unauthenticated`. Constant-time over all configured tokens."""

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from swapd.certify.certificate import Profile
+
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One `[[workers]]` entry. `spawn = false` waits for a worker started elsewhere in `socket_dir`."""
@@ -195,7 +197,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_concurrent_migrations: int | None = None
     """Default: as many as the arena has room for (decision 19)."""
     migration_enabled: bool = True
+    certificate_path: str | None = None
+    """The evidence for native moves; without it and `self_certify` they are refused (H124)."""
+    certificate_id: str | None = None
+    """The id that the file must have; none: whichever it has."""
+    evidence_profile: Profile = "cuda_release"
+    """Where its evidence must have been made."""
     self_certify: bool = False
+    allow_mock_certificates: bool = False
+    """Never true: evidence of the sim proves nothing of an engine that serves (H120)."""
     allow_sim_engine: bool = False
     allow_failpoints: bool = False
     """Whoever may write in `socket_dir` may hold, end or fail every step of a move (A36). For tests only."""

@@ -9,6 +9,7 @@ and warn alike (H127).
 from __future__ import annotations
 
 import difflib
+import time
 import tomllib
 import typing
 from pathlib import Path
@@ -17,11 +18,14 @@ from typing import Any, Final
 import msgspec
 
 from swapd import config_lending, config_rules, host_checks
+from swapd.certify import file as certificate_file
+from swapd.certify.registry import Evidence, Terms
 from swapd.config import Config
 from swapd.config_lines import Path as KeyPath
 from swapd.config_lines import key_lines, nearest_line, show_path
 from swapd.config_rules import Problem
 from swapd.errors import Code, SwapdError
+from swapd.messages.snapshot import SNAPSHOT_SCHEMA
 from swapd.pressure.cache_file import state_folder_problem
 
 MAX_CONFIG_BYTES: Final = 1 << 20
@@ -54,13 +58,17 @@ def parse_config(text: str, *, folder: Path, name: str) -> Config:
 def load_config(path: Path) -> tuple[Config, list[str]]:
     """Read and check a configuration file; the second value is what a person should know but may keep.
 
-    Raises as `parse_config`, and `model_missing`.
+    Raises as `parse_config`, `model_missing`, and `certificate_unreadable` (H124).
     """
     config, mode, text = _read(Path(path))
     lines = key_lines(text)
     if missing := list(host_checks.missing_cores(config)):
         raise _refusal(missing, lines, path.name)
     warnings = host_checks.check(config, mode=mode, name=path.name)
+    evidence = Evidence(
+        Terms.of(config, SNAPSHOT_SCHEMA), certificate_file.read_configured(config.certificate_path)
+    )
+    warnings += evidence.warnings(time.time())
     placed = list(config_lending.warnings(config))
     if unsafe := state_folder_problem(config, path):
         # R98: where what is learned is to be kept.
@@ -196,6 +204,9 @@ def _resolve(config: Config, folder: Path) -> Config:
         database_path=str(folder / config.database_path),
         socket_dir=str(folder / config.socket_dir),
         park_dir=str(folder / config.park_dir) if config.park_dir is not None else None,
+        certificate_path=str(folder / config.certificate_path)
+        if config.certificate_path is not None
+        else None,
         models=models,
         owner=owner,
     )

@@ -126,6 +126,7 @@ def problems(config: Config) -> Iterator[Problem]:
         if not getattr(config, name):
             yield Problem((name,), f"{name} is empty")
     yield from _parking(config)
+    yield from _certificates(config)
     yield from _workers(config)
     yield from _models(config)
     yield from _credentials(config)
@@ -161,6 +162,21 @@ def _parking(config: Config) -> Iterator[Problem]:
         yield Problem(("park_dir_bytes",), "park_dir_bytes has no effect without park_dir")
     if config.park_dir == "":
         yield Problem(("park_dir",), "park_dir is empty; leave it out to keep nothing on disk")
+
+
+def _certificates(config: Config) -> Iterator[Problem]:
+    if config.certificate_path == "":
+        yield Problem(("certificate_path",), "certificate_path is empty; leave it out to have none")
+    if config.certificate_id is not None and config.certificate_path is None:
+        yield Problem(("certificate_id",), "certificate_id has no effect without certificate_path")
+    if config.certificate_path is not None and config.self_certify:
+        # A31: two truths. Whoever has evidence must not be able to move without it.
+        yield Problem(("self_certify",), "self_certify and certificate_path exclude each other")
+    if config.allow_mock_certificates:
+        yield Problem(
+            ("allow_mock_certificates",),
+            "allow_mock_certificates = true is refused: evidence of the sim engine proves nothing",
+        )
 
 
 def _workers(config: Config) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ class Code(StrEnum):
     WORKER_UNKNOWN = "worker_unknown"
     DRAIN_UNKNOWN = "drain_unknown"
     DEVICE_UNKNOWN = "device_unknown"
+    CERTIFICATE_UNKNOWN = "certificate_unknown"
     MODEL_UNKNOWN = "model_unknown"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
@@ -54,6 +55,8 @@ class Code(StrEnum):
     MIGRATION_DISABLED = "migration_disabled"
     RESERVATIONS_OPEN = "reservations_open"
     NO_EDGE = "no_edge"
+    CERTIFICATE_EXPIRED = "certificate_expired"
+    CERTIFICATE_REVOKED = "certificate_revoked"
     NO_TARGET = "no_target"
     REPLAY_NOT_PERMITTED = "replay_not_permitted"
     ARENA_UNAVAILABLE = "arena_unavailable"
@@ -96,6 +99,7 @@ class Code(StrEnum):
     WORKER_LOCK_HELD = "worker_lock_held"
     SOCKET_PATH_TOO_LONG = "socket_path_too_long"
     CONFIG_INVALID = "config_invalid"
+    CERTIFICATE_UNREADABLE = "certificate_unreadable"
     PLATFORM_UNSUPPORTED = "platform_unsupported"
     MODEL_MISSING = "model_missing"
     MODEL_UNSUPPORTED = "model_unsupported"
@@ -137,6 +141,7 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.WORKER_UNKNOWN: Reason(404, False, "There is no such worker."),
     Code.DRAIN_UNKNOWN: Reason(404, False, "There is no such drain."),
     Code.DEVICE_UNKNOWN: Reason(404, False, "There is no such device."),
+    Code.CERTIFICATE_UNKNOWN: Reason(404, False, "This service has no certificate of that id."),
     Code.MODEL_UNKNOWN: Reason(404, False, "This service has no model of that name."),
     Code.METHOD_NOT_ALLOWED: Reason(405, False, "This address does not answer that method."),
     Code.BODY_TOO_LARGE: Reason(413, False, "The request body is over the limit."),
@@ -169,6 +174,10 @@ REASONS: Final[dict[Code, Reason]] = {
     Code.MIGRATION_DISABLED: Reason(409, False, "Migration is switched off."),
     Code.RESERVATIONS_OPEN: Reason(409, True, "The worker still holds what failed moves reserved on it."),
     Code.NO_EDGE: Reason(409, False, "No plan allows a native move between these workers."),
+    Code.CERTIFICATE_EXPIRED: Reason(
+        409, False, "The certificate for this move has expired; the evaluation must be made anew."
+    ),
+    Code.CERTIFICATE_REVOKED: Reason(409, False, "An operator has revoked the certificate for this move."),
     Code.NO_TARGET: Reason(409, True, "No other worker can take the session."),
     Code.REPLAY_NOT_PERMITTED: Reason(409, False, "The session does not permit replay."),
     Code.ARENA_UNAVAILABLE: Reason(409, False, "There is no shared memory for moves."),
@@ -218,6 +227,7 @@ REASONS: Final[dict[Code, Reason]] = {
         422, False, "The socket path is too long; choose a shorter socket_dir."
     ),
     Code.CONFIG_INVALID: Reason(422, False, "The configuration is not valid."),
+    Code.CERTIFICATE_UNREADABLE: Reason(422, False, "The file of certificate_path cannot be used."),
     Code.PLATFORM_UNSUPPORTED: Reason(422, False, "swapd runs on Linux, not on this system."),
     Code.MODEL_MISSING: Reason(422, False, "The model folder is not there or not complete."),
     Code.MODEL_UNSUPPORTED: Reason(422, False, "This model's attention layout cannot be moved."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from swapd.certify.certificate import Certificate
 from swapd.device_views import DeviceEvent
 from swapd.messages.from_worker import Inventory, Tokens
 from swapd.messages.generation import Owner
@@ -79,6 +80,17 @@ class Hooks:
         self._bus.publish(
             "device",
             {"device": event.device, "kind": event.kind, "why": event.why, "seconds": event.seconds},
+        )
+
+    def certificate(self, what: str, certificate: Certificate) -> None:
+        self._bus.publish(
+            "certificate",
+            {
+                "certificate": certificate.id,
+                "kind": what,
+                "basis": certificate.basis,
+                "expires_at": certificate.expires_at,
+            },
         )
 
     def _session(self, kind: str, session: LiveSession) -> None:

@@ -116,7 +116,7 @@ def _policy(config: Config) -> list[str]:
     warnings = []
     if config.self_certify:
         warnings.append(SELF_CERTIFY_WARNING)
-    elif config.migration_enabled:
+    elif config.migration_enabled and config.certificate_path is None:
         # H124: without evidence the service starts, and sessions stay where they are.
         warnings.append("there is no certificate and self_certify is false: native moves are refused")
     if not config.transfer_arena:

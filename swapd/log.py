@@ -36,6 +36,7 @@ ALLOWED_FIELDS: Final = frozenset(
         *("model", "engine", "engine_version", "fingerprint", "namespace", "origin", "source", "target"),
         # state and outcome
         *("state", "phase", "outcome", "reason", "code", "kind", "step", "generation", "request"),
+        *("certificate", "basis"),
         *("finish", "signal", "status", "method", "version", "attempt", "ready", "page_locked"),
         # numbers, with their unit in the name
         *("count", "limit", "position", "accepted", "frontier", "blocks", "sessions", "rounds", "bytes"),

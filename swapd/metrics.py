@@ -82,6 +82,10 @@ METRICS: Final = (
         "Sessions resolved after a worker or the service was lost.",
         {"outcome": ("replayed", "failed", *get_args(Found))},
     ),
+    MetricType(
+        "swapd_certificate_expires_seconds", "gauge", "Until the first registered certificate expires."
+    ),
+    MetricType("swapd_certificates_registered", "gauge", "Certificates that are issued and not revoked."),
     MetricType("swapd_drains_total", "counter", "Drains that are over.", {"state": FINAL_STATES}),
     MetricType("swapd_drains_open", "gauge", "Drains under way.", {"state": ("running", "blocked")}),
     MetricType(

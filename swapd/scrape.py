@@ -146,6 +146,8 @@ def put_service(scrape: Scrape, service: Parts) -> None:
     scrape.put_all("swapd_drains_open", Counter(book.state for book in supervisor.open_drains()))
     scrape.put_spread("swapd_drain_clear_seconds", tally.clear_s.spread())
     scrape.put_all("swapd_arena_bytes", supervisor.loans.arena_bytes())
+    scrape.put("swapd_certificate_expires_seconds", supervisor.certificates.expires_s())
+    scrape.put("swapd_certificates_registered", supervisor.certificates.registered())
     if supervisor.park is not None:
         scrape.put_all("swapd_park_bytes", supervisor.park.room.park_bytes())
     store = service.table.store.statistics()

@@ -24,6 +24,8 @@ from console.app import create_app
 from console.server import serve_http
 from swapd import failpoints
 from swapd.activity.keeper import ActivityKeeper
+from swapd.certify.file import read_configured
+from swapd.certify.keeper import CertificateKeeper
 from swapd.config import Config
 from swapd.config_file import load_config
 from swapd.diagnostics.desk import Diagnostics
@@ -165,6 +167,9 @@ class Coordinator:
             arena_refusal,
             ParkLink(room, arena, self.table.transcript) if room is not None and arena is not None else None,
             wall,
+            CertificateKeeper(
+                config, store, read_configured(config.certificate_path), self.table.notify, wall
+            ),
         )
         self.park = self.supervisor.park
         self.table.park = self.park
@@ -207,6 +212,7 @@ class Coordinator:
         self.supervisor.on_drain = self.hooks.drain
         self.hooks.on_attached = self.supervisor.quarantine.met
         self.desk.diary.on_event = self.hooks.device
+        self.supervisor.certificates.on_event = self.hooks.certificate
         if arena_refusal is not None:
             log.error("no arena: sessions stay where they are", extra={"reason": arena_refusal.sentence})
 

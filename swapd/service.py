@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +16,8 @@ import trio
 import swapd
 from swapd.activity.keeper import ActivityKeeper
 from swapd.api import Archive
+from swapd.callers import Credentials, refuse_viewer, require_operator, require_reader
+from swapd.certify.desk import PlanDesk
 from swapd.config import Config
 from swapd.device_views import (
     ActivityView,
@@ -55,6 +54,7 @@ from swapd.store.devices import SAMPLES_KEPT_S
 from swapd.store.devices import device_events as load_events
 from swapd.store.devices import samples as load_samples
 from swapd.store.devices import trend as load_trend
+from swapd.store.reader import readable
 from swapd.store.writer import Store
 from swapd.switches import Switches
 from swapd.views import (
@@ -67,7 +67,6 @@ from swapd.views import (
     DrainView,
     NewSession,
     PreflightView,
-    QuarantineView,
     Readiness,
     ReconciliationView,
     SessionView,
@@ -77,6 +76,7 @@ from swapd.views import (
     WorkerView,
 )
 from swapd.worker.link import WorkerLink
+from swapd.worker.view import worker_view
 
 EVENTS_SHOWN: Final = 200
 """Of one device, newest first."""
@@ -125,29 +125,24 @@ class SwapdService:
         self._activity = activity or ActivityKeeper(store, desk.devices if desk is not None else {}, wall)
         self._diagnostics = diagnostics
         self.door = door or ConsoleDoor(store, TokenFiles(Path(config.database_path).parent))
+        self.plans = PlanDesk(
+            supervisor.certificates,
+            links,
+            supervisor.loans.transfer,
+            lambda: self.switchboard.migration_off() is None,
+        )
         self._stopping = trio.Event()
-        self._credentials = [
-            (bytes.fromhex(c.token_sha256) if c.token_sha256 else _digest(c.token or ""), c)
-            for c in config.credentials
-        ]
+        self._credentials = Credentials(config.credentials)
 
     # Who asks --------------------------------------------------------------------------------
 
     def authenticate(self, token: str | None) -> Caller:
-        """Compare with every credential, whatever matches first: time tells nothing (B34)."""
-        found: Caller | None = None
-        digest = _digest(token or "")
-        for known, credential in self._credentials:
-            if hmac.compare_digest(known, digest) and token:
-                found = Caller(credential.namespace, credential.is_operator)
-        if found is None:
-            raise SwapdError(Code.UNAUTHENTICATED)
-        return found
+        return self._credentials.authenticate(token)
 
     # Sessions --------------------------------------------------------------------------------
 
     async def create_session(self, caller: Caller, request: NewSession) -> SessionView:
-        _no_viewer(caller)
+        refuse_viewer(caller)
         try:
             self._check_ready()
             if (stopped := self.switchboard.refusal()) is not None:
@@ -168,7 +163,7 @@ class SwapdService:
         return msgspec.structs.replace(session.view(), waits=self._supervisor.waits(session))
 
     async def cancel_session(self, caller: Caller, session: str) -> SessionView:
-        _no_viewer(caller)
+        refuse_viewer(caller)
         found = await self._find(caller, session)
         await self._table.finish(found, "cancelled", Code.SESSION_CANCELLED)
         return found.view()
@@ -196,11 +191,11 @@ class SwapdService:
     # Workers and drains ----------------------------------------------------------------------
 
     async def workers(self, caller: Caller) -> Sequence[WorkerView]:
-        _reader(caller)
+        require_reader(caller)
         return [self._worker(link) for link in self._links.values()]
 
     async def preflight(self, caller: Caller, worker: str, mode: DrainMode = "native") -> PreflightView:
-        _reader(caller)
+        require_reader(caller)
         self._check_drain(mode)
         return await self._supervisor.preflight(worker, mode)
 
@@ -225,7 +220,7 @@ class SwapdService:
         mode: DrainMode = "native",
         reason: str | None = None,
     ) -> Sequence[DrainView]:
-        _operator(caller)
+        require_operator(caller)
         self._check_drain(mode)
         check_deadline(deadline_s)
         reason = check_reason(reason)
@@ -241,53 +236,40 @@ class SwapdService:
             raise SwapdError(Code.PARKING_OFF)
 
     async def drain(self, caller: Caller, drain: str) -> DrainView:
-        _reader(caller)
+        require_reader(caller)
         return await self._supervisor.view(drain)
 
     async def drains(
         self, caller: Caller, before: str | None = None, limit: int = DRAINS_SHOWN
     ) -> Sequence[DrainView]:
-        _reader(caller)
+        require_reader(caller)
         return await self._supervisor.views(before, min(max(limit, 1), DRAINS_SHOWN))
 
     async def cancel_drain(self, caller: Caller, drain: str) -> DrainView:
-        _operator(caller)
+        require_operator(caller)
         return await self._supervisor.cancel(drain)
 
     async def schedule(self, caller: Caller, worker: str) -> ScheduleLog:
-        _operator(caller)
+        require_operator(caller)
         link = self._links.get(worker)
         if link is None:
             raise SwapdError(Code.WORKER_UNKNOWN)
         return await link.request(Schedule(), ScheduleLog)
 
     def _worker(self, link: WorkerLink) -> WorkerView:
-        capacity = self._ledger.worker(link.name)
-        ready, stats = link.ready, link.stats
         drain = self._supervisor.draining(link.name)
-        held = self._supervisor.quarantine.of(link.name)
-        info = ready.info if ready is not None else None
-        return WorkerView(
-            id=link.name,
-            state=link.state,
+        return worker_view(
+            link,
             admitting=self._admission.admitting(link.name),
-            reason=link.reason or self._admission.closed.get(link.name),
-            incarnation=ready.incarnation if ready is not None else None,
-            engine=info.engine if info is not None else None,
-            model=info.model if info is not None else None,
-            device=link.worker.device,
-            pid=ready.pid if ready is not None else None,
+            closed=self._admission.closed.get(link.name),
             sessions=len(self._table.owned_by(link.name)),
-            usable_blocks=capacity.usable_blocks if capacity is not None else 0,
-            committed_blocks=capacity.committed if capacity is not None else 0,
-            free_blocks=stats.free_blocks if stats is not None else None,
+            capacity=self._ledger.worker(link.name),
             drain=drain.id if drain is not None else None,
-            stats=msgspec.to_builtins(stats) if stats is not None else {},
-            quarantine=QuarantineView(held.code, held.at) if held is not None else None,
+            held=self._supervisor.quarantine.of(link.name),
         )
 
     async def clear_quarantine(self, caller: Caller, worker: str) -> WorkerView:
-        _operator(caller)
+        require_operator(caller)
         link = self._links.get(worker)
         if link is None:
             raise SwapdError(Code.WORKER_UNKNOWN)
@@ -297,15 +279,15 @@ class SwapdService:
     # Lent devices ----------------------------------------------------------------------------
 
     async def devices(self, caller: Caller) -> Sequence[DeviceView]:
-        _reader(caller)
+        require_reader(caller)
         return self._device_views()
 
     async def device(self, caller: Caller, device: str) -> DeviceView:
-        _reader(caller)
+        require_reader(caller)
         return self._device_view(self._find_device(device))
 
     async def take_back(self, caller: Caller, device: str, request: TakeBack) -> DeviceView:
-        _operator(caller)
+        require_operator(caller)
         found = self._find_device(device)
         request = check_take_back(request)
         if self._desk is not None:
@@ -313,46 +295,46 @@ class SwapdService:
         return self._device_view(found)
 
     async def lend(self, caller: Caller, device: str) -> DeviceView:
-        _operator(caller)
+        require_operator(caller)
         found = self._find_device(device)
         if self._desk is not None:
             await self._desk.lend(found.name)
         return self._device_view(found)
 
     async def samples(self, caller: Caller, device: str, since: float = 0.0) -> Sequence[SamplePoint]:
-        _reader(caller)
+        require_reader(caller)
         name = self._find_device(device).name
         if not 0 <= since < math.inf:
             raise SwapdError(Code.INVALID_REQUEST, "since is a time in seconds since 1970")
         since = max(since, self._wall() - SAMPLES_KEPT_S)
-        with _readable():
+        with readable():
             return await self._store.read(lambda db: load_samples(db, name, since))
 
     async def trend(self, caller: Caller, device: str, span_s: float, points: int) -> Sequence[TrendPoint]:
-        _reader(caller)
+        require_reader(caller)
         name = self._find_device(device).name
         step_s = min(span_s, SAMPLES_KEPT_S) / points
         first = math.floor(self._wall() / step_s) - points + 1
-        with _readable():
+        with readable():
             return await self._store.read(lambda db: load_trend(db, name, first, points, step_s))
 
     async def learning(self, caller: Caller, device: str) -> LearningView:
-        _reader(caller)
+        require_reader(caller)
         return learning_view(self._find_device(device), self._config)
 
     async def device_events(self, caller: Caller, device: str) -> Sequence[DeviceEvent]:
-        _reader(caller)
+        require_reader(caller)
         name = self._find_device(device).name
-        with _readable():
+        with readable():
             return await self._store.read(lambda db: load_events(db, name, EVENTS_SHOWN))
 
     async def activity(self, caller: Caller, since: float) -> ActivityView:
-        _reader(caller)
-        with _readable():
+        require_reader(caller)
+        with readable():
             return await self._activity.view(since)
 
     def visit(self, caller: Caller) -> float | None:
-        _reader(caller)
+        require_reader(caller)
         return self._activity.visit() if caller.is_operator else self._activity.visit_before()
 
     def _find_device(self, device: str) -> LentDevice:
@@ -376,17 +358,17 @@ class SwapdService:
     # The owner's settings --------------------------------------------------------------------
 
     async def settings(self, caller: Caller) -> SettingsView:
-        _reader(caller)
+        require_reader(caller)
         view = await self._settings_room().view()
         # Without it nothing can be saved, and it tells nothing about the file's tokens.
         return view if caller.is_operator else msgspec.structs.replace(view, digest="")
 
     async def preview_settings(self, caller: Caller, change: SettingsChange) -> SettingsPreview:
-        _operator(caller)
+        require_operator(caller)
         return await self._settings_room().preview(change)
 
     async def save_settings(self, caller: Caller, change: SettingsChange) -> SettingsView:
-        _operator(caller)
+        require_operator(caller)
         return await self._settings_room().save(change)
 
     def _settings_room(self) -> SettingsKeeper:
@@ -397,20 +379,20 @@ class SwapdService:
     # The service as a whole ------------------------------------------------------------------
 
     async def switches(self, caller: Caller) -> SwitchesView:
-        _reader(caller)
+        require_reader(caller)
         return self.switchboard.view()
 
     async def turn_switch(self, caller: Caller, switch: Switch, *, on: bool) -> SwitchesView:
-        _operator(caller)
+        require_operator(caller)
         await self.switchboard.turn(switch, on=on)
         return self.switchboard.view()
 
     async def reconciliation(self, caller: Caller) -> ReconciliationView:
-        _reader(caller)
+        require_reader(caller)
         return self._recovery.report()
 
     async def status(self, caller: Caller) -> StatusView:
-        _reader(caller)
+        require_reader(caller)
         ready = self.readiness()
         # From memory: pages ask twice a second, and they must be there when the disk cannot be read.
         drains = [await self._supervisor.view(book.id) for book in self._supervisor.open_drains()]
@@ -427,15 +409,15 @@ class SwapdService:
         )
 
     async def diagnostics(self, caller: Caller) -> DiagnosticsView:
-        _reader(caller)
+        require_reader(caller)
         return await self._require_diagnostics().view(self, caller)
 
     async def export_diagnostics(self, caller: Caller) -> Archive:
-        _operator(caller)
+        require_operator(caller)
         return await self._require_diagnostics().export(self, caller)
 
     async def log_decisions(self, caller: Caller, for_s: float) -> DebugView:
-        _operator(caller)
+        require_operator(caller)
         return self._require_diagnostics().debug(for_s)
 
     def _require_diagnostics(self) -> Diagnostics:
@@ -444,7 +426,7 @@ class SwapdService:
         return self._diagnostics
 
     def metrics(self, caller: Caller) -> bytes:
-        _reader(caller)
+        require_reader(caller)
         diagnostics = self._diagnostics
         lent = self._desk.devices if self._desk is not None else {}
         scrape = Scrape(tuple(lent), strict=self._strict_metrics)
@@ -512,33 +494,3 @@ class SwapdService:
             raise SwapdError(trouble[0], ", ".join(trouble[1:]))
         if not self._recovery.reconciled:
             raise SwapdError(Code.NOT_READY, "reconciling")
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Raise `disk_error` where the database cannot be read: a refusal, and no bug of ours."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise SwapdError(Code.DISK_ERROR, "the database cannot be read") from error
-
-
-def _operator(caller: Caller) -> None:
-    if not caller.is_operator:
-        raise SwapdError(Code.OPERATOR_REQUIRED)
-
-
-def _reader(caller: Caller) -> None:
-    """Who may look at the service as a whole: operators, and viewers of the console."""
-    if not (caller.is_operator or caller.is_viewer):
-        raise SwapdError(Code.OPERATOR_REQUIRED)
-
-
-def _no_viewer(caller: Caller) -> None:
-    """A viewer changes nothing, and has no text of its own to read."""
-    if caller.is_viewer:
-        raise SwapdError(Code.OPERATOR_REQUIRED)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

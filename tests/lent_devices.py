@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from swapd.api import Archive
+from swapd.certify.registry import End, Evidence, Terms
+from swapd.certify.views import CertificateView, PlansView, RevocationView, Transfer
 from swapd.device_views import (
     Absorption,
     ActivityView,
@@ -45,6 +47,7 @@ from swapd.views import (
     SwitchesView,
     WorkerView,
 )
+from tests.certify.made import ISSUED_AT, certificate
 from tests.settings.files import GOOD, parsed
 from tests.signin.memory import MemoryDoor
 
@@ -82,6 +85,33 @@ def lent_device(name: str, **changes: Any) -> DeviceView:
         learned_s=187_200.0,
     )
     return msgspec.structs.replace(view, **changes)
+
+
+class PlansDouble:
+    """The part of `swapd.api.Service` that is about plans: one certificate, two edges."""
+
+    def __init__(self) -> None:
+        self.now = ISSUED_AT + 86_400.0
+        self.known = certificate("fp")
+        self.revoked: dict[str, float] = {}
+        self.ends = [End("a", "fp"), End("b", "fp")]
+
+    async def view(self, caller: Caller) -> PlansView:
+        made = self.known
+        terms = Terms(None, made.evidence_profile, False, made.snapshot_schema)
+        edges, refusals = Evidence(terms, (made,), self.revoked).plans(self.ends, self.now)
+        told = CertificateView(
+            *(made.id, made.basis, made.evidence_profile, made.is_issued, made.issued_at, made.expires_at),
+            *(made.expires_at - self.now, made.fingerprints, made.blocking, self.revoked.get(made.id)),
+        )
+        transfer = Transfer("arena", 64 << 20, True)
+        alone = len(self.ends) < 2
+        return PlansView(tuple(edges), tuple(refusals), True, transfer, (told,), alone)
+
+    async def revoke(self, caller: Caller, certificate: str) -> RevocationView:
+        if certificate != self.known.id:
+            raise SwapdError(Code.CERTIFICATE_UNKNOWN)
+        return RevocationView(certificate, self.revoked.setdefault(certificate, 100.0))
 
 
 class LentDevices:
@@ -153,6 +183,10 @@ class LentDevices:
     def door(self) -> MemoryDoor:
         """The real door, over tables in memory."""
         return MemoryDoor()
+
+    @cached_property
+    def plans(self) -> PlansDouble:
+        return PlansDouble()
 
     async def settings(self, caller: Caller) -> SettingsView:
         saved = parsed(GOOD)

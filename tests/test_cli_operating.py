@@ -1,4 +1,4 @@
-"""`admission`, `migration`, `clear-quarantine`, `reconciliation` and `console-link`, on real sockets."""
+"""The commands of an operator, on real sockets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import trio
 
+from swapd.certify.registry import End
 from swapd.errors import SwapdError
 from swapd.views import Reconciled, ReconciliationView
 from tests.signin.memory import OWNER_TOKEN
@@ -117,3 +118,44 @@ def test_new_tokens_sign_everybody_out(running: Running) -> None:
         door.signed_in(made.cookie)
     with pytest.raises(SwapdError):
         trio.run(door.sign_in, OWNER_TOKEN, None)
+
+
+def test_plans_show_each_way_its_grounds_and_its_end(running: Running) -> None:
+    """H132, H135"""
+    double = running.service.plans
+    lines = running.swapd("plans").stdout.splitlines()
+    assert lines[0].split() == ["FROM", "TO", "BASIS", "EXPIRES", "CERTIFICATE"]
+    assert lines[1].split()[:3] == ["a", "b", "evaluated"]
+    assert lines[1].split()[-1] == double.known.id
+    assert f"certificate {double.known.id}: evaluated, expires 20" in lines[3]
+    assert lines[-1] == "transfer: arena of 64 MiB, page-locked"
+    told = json.loads(running.swapd("plans", "--json").stdout)
+    assert [each["edge"] for each in told["edges"]] == [
+        {"source": "a", "target": "b"},
+        {"source": "b", "target": "a"},
+    ]
+    double.now = double.known.expires_at + 60.0
+    lines = running.swapd("plans").stdout.splitlines()
+    assert lines[0] == "refused:"
+    assert lines[2].split()[:3] == ["a", "b", "expired"]
+    assert ", expired 20" in lines[4]
+
+
+def test_with_one_worker_plans_say_that_there_is_no_target(running: Running) -> None:
+    """H116"""
+    running.service.plans.ends = [End("a", "fp")]
+    assert running.swapd("plans").stdout.startswith("no target: it takes two workers")
+
+
+def test_a_certificate_is_revoked_once_and_an_unknown_one_refused(running: Running) -> None:
+    """H137, A14"""
+    name = running.service.plans.known.id
+    for _ in range(2):
+        assert running.swapd("revoke", name).stdout.startswith(f"certificate {name} is revoked since 19")
+    assert json.loads(running.swapd("revoke", name, "--json").stdout) == {
+        "certificate": name,
+        "revoked_at": 100.0,
+    }
+    assert "revoked" in running.swapd("plans").stdout
+    refused = running.swapd("revoke", "another")
+    assert (refused.exit_code, "certificate_unknown" in refused.stderr) == (2, True)

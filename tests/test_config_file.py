@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import resource
+import time
 from pathlib import Path
 
 import pytest
 
 from swapd import host_checks
+from swapd.certify.certificate import VALID_S, write
 from swapd.config import Config
 from swapd.config_file import load_config, parse_config
 from swapd.errors import Code, SwapdError
+from tests.certify.made import certificate
 
 GOOD = """database_path = "swapd.db"
 socket_dir = "run"
@@ -72,7 +75,23 @@ def test_the_folder_of_parked_sessions_is_relative_to_the_file() -> None:
         ("cores = [0]", "core = [0]", "line 7: unknown key 'core' in [workers[0]]; did you mean 'cores'?"),
         ("self_certify = true", "limits = { prot = 1 }", "line 3: unknown key 'prot' in [limits]"),
         ("self_certify = true", "timers.rpc_z = 1", "line 3: unknown key 'rpc_z' in [timers]; did you mean"),
-        ("self_certify", "allow_mock_certificates", "line 3: unknown key 'allow_mock_certificates'"),
+        (
+            "self_certify = true",
+            "allow_mock_certificates = true",
+            "line 3: allow_mock_certificates = true is refused: evidence of the sim engine proves nothing",
+        ),
+        (
+            "self_certify = true",
+            'self_certify = true\ncertificate_path = "C.json"',
+            "line 3: self_certify and certificate_path exclude each other",
+        ),
+        ("self_certify = true", 'certificate_path = ""', "line 3: certificate_path is empty"),
+        ("self_certify = true", 'certificate_id = "x"', "line 3: certificate_id has no effect without"),
+        (
+            "self_certify = true",
+            'evidence_profile = "gpu"',
+            "line 3: evidence_profile: must be one of 'cuda_release', 'cpu_release', 'dev'",
+        ),
         # wrong types
         ("true\n\n", '"yes"\n\n', "line 3: self_certify: expected bool, got str"),
         ("self_certify = true", "port = 80.5", "line 3: port: expected int, got float"),
@@ -241,6 +260,60 @@ def test_without_evidence_the_service_starts_and_says_that_it_moves_nothing(on_d
     assert load_config(on_disk)[1] == [
         "there is no certificate and self_certify is false: native moves are refused"
     ]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "warned"),
+    [(10 * 86_400, None), (3 * 86_400, "expires in 3 days: renew it"), (-60, "native moves are refused")],
+)
+def test_a_certificate_is_read_at_start_and_its_end_is_warned_of(
+    on_disk: Path, left_s: int, warned: str | None
+) -> None:
+    """H124, H139, A36: found beside the configuration; a start that cannot read it stops."""
+    text = on_disk.read_text().replace("self_certify = true", 'certificate_path = "CERTIFICATE.json"')
+    on_disk.write_text(text)
+    for content in (None, b"", b"no certificate"):
+        if content is not None:
+            (on_disk.parent / "CERTIFICATE.json").write_bytes(content)
+        with pytest.raises(SwapdError) as refused:
+            load_config(on_disk)
+        assert refused.value.code is Code.CERTIFICATE_UNREADABLE
+    made = certificate("fp", issued_at=int(time.time()) + left_s - VALID_S)
+    (on_disk.parent / "CERTIFICATE.json").write_bytes(write(made))
+    config, warnings = load_config(on_disk)
+    assert config.certificate_path == str(on_disk.parent / "CERTIFICATE.json")
+    assert len(warnings) == (warned is not None)
+    assert warned is None or warnings[0].endswith(warned)
+
+
+def test_a_certificate_that_allows_nothing_is_warned_of_and_the_start_goes_on(on_disk: Path) -> None:
+    """H130, H140: edited, and so worth nothing."""
+    text = on_disk.read_text().replace("self_certify = true", 'certificate_path = "CERTIFICATE.json"')
+    on_disk.write_text(text)
+    made = certificate("fp", issued_at=int(time.time()))
+    edited = write(made).replace(str(made.expires_at).encode(), str(made.expires_at + 86_400).encode())
+    (on_disk.parent / "CERTIFICATE.json").write_bytes(edited)
+    [said] = load_config(on_disk)[1]
+    assert said.startswith("the certificate allows no native move: id_mismatch")
+
+
+def test_the_keys_of_the_rule_are_there_with_their_defaults() -> None:
+    """H118, H120, H124: as far as a key has a meaning here; moves need evidence unless somebody says so."""
+    config = parse(GOOD.replace("self_certify = true\n", ""))
+    assert (config.certificate_path, config.certificate_id, config.evidence_profile) == (
+        None,
+        None,
+        "cuda_release",
+    )
+    assert (config.self_certify, config.allow_mock_certificates, config.migration_enabled) == (
+        False,
+        False,
+        True,
+    )
+    assert config.transfer_arena
+    named = 'certificate_path = "C.json"\ncertificate_id = "x"\nevidence_profile = "cpu_release"\n'
+    taken = parse(named + GOOD.replace("self_certify = true\n", ""))
+    assert (taken.certificate_path, taken.certificate_id) == ("/srv/C.json", "x")
 
 
 def test_no_environment_variable_changes_what_is_loaded(

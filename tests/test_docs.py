@@ -35,6 +35,8 @@ COMMANDS: Final = {
     ".venv/bin/swapd devices": "tests of the command line",
     ".venv/bin/swapd take-back": "tests of the command line",
     ".venv/bin/swapd lend": "tests of the command line",
+    ".venv/bin/swapd plans": "tests/e2e/test_certificates.py",
+    ".venv/bin/swapd revoke": "tests/e2e/test_certificates.py",
     ".venv/bin/swapd check-config": "tests of the command line",
     ".venv/bin/swapd serve": "tests/e2e",
     ".venv/bin/python -m swapd.models.smollm2": "tests/models",

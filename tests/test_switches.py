@@ -143,7 +143,7 @@ async def test_without_migration_sessions_are_blocked_and_serving_goes_on(tmp_pa
 async def test_at_a_suspicion_of_corruption_moves_stop_at_once_and_sessions_go_on(tmp_path: Path) -> None:
     """H161, B21: after a checksum failed at an import an operator's word stops all moves, over restarts.
 
-    That a revoked certificate denies them as well waits for certificates.
+    That a revoked certificate denies them as well is shown in `tests/certify/test_moves.py`.
     """
     workers = ("a", "b", "c")
     async with open_world(tmp_path, workers=workers) as world:

@@ -11,6 +11,7 @@ import click
 from swapd import __version__
 from swapd.cli.boundary import SentenceGroup
 from swapd.cli.calibrating import calibration
+from swapd.cli.certifying import plans, revoke
 from swapd.cli.diagnosing import diagnostics
 from swapd.cli.draining import drain
 from swapd.cli.generating import generate
@@ -49,6 +50,8 @@ for command in (
     cancel,
     admission,
     migration,
+    plans,
+    revoke,
     clear_quarantine,
     reconciliation,
     diagnostics,

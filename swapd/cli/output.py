@@ -173,7 +173,7 @@ def _held_up_text(held: HeldUp) -> str:
     names = ", ".join(f"{name} (pid {pid})" for name, pid in held.processes.items()) or "its workers"
     if held.ends_at is None:
         return f"held up: the store failed during a move; restart swapd, or end {names} yourself"
-    return f"held up: the store failed; swapd ends {names} at {_local(held.ends_at)}"
+    return f"held up: the store failed; swapd ends {names} at {when(held.ends_at)}"
 
 
 def switch_lines(view: SwitchesView) -> list[str]:
@@ -190,10 +190,11 @@ def switch_lines(view: SwitchesView) -> list[str]:
 
 
 def _since(at: float | None) -> str:
-    return "" if at is None else f" since {_local(at)}"
+    return "" if at is None else f" since {when(at)}"
 
 
-def _local(at: float) -> str:
+def when(at: float) -> str:
+    """A moment in local time, to the second."""
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 

@@ -33,7 +33,8 @@ SHOWN: Final[Mapping[type[msgspec.Struct], frozenset[str]]] = {
             *("port", "transfer_arena", "arena_bytes", "park_bytes", "max_active_sessions"),
             *("max_concurrent_migrations", "migration_enabled", "self_certify", "allow_sim_engine"),
             *("allow_failpoints", "window_tokens", "precopy_duty", "drain_deadline_s", "stop_workers"),
-            *("worker_restarts", "record_schedule"),
+            *("worker_restarts", "record_schedule", "certificate_id", "evidence_profile"),
+            "allow_mock_certificates",
         }
     ),
     WorkerConfig: frozenset({"worker_id", "engine", "device", "cores", "spawn"}),

@@ -22,7 +22,10 @@ from swapd.errors import Code
 Step = Literal["wait", "anew", "replay", "park", "free", "finish", "end"]
 
 NO_NATIVE: Final = frozenset(
-    {Code.NO_EDGE, Code.MIGRATION_DISABLED, Code.ARENA_UNAVAILABLE, Code.ARENA_TOO_SMALL}
+    {
+        *(Code.NO_EDGE, Code.CERTIFICATE_EXPIRED, Code.CERTIFICATE_REVOKED),
+        *(Code.MIGRATION_DISABLED, Code.ARENA_UNAVAILABLE, Code.ARENA_TOO_SMALL),
+    }
 )
 """Reasons of a drain that no waiting changes: the KV cannot be moved to any worker."""
 NOWHERE: Final = NO_NATIVE | {Code.NO_TARGET, Code.TARGET_FULL, Code.PARK_FULL, Code.PARKING_OFF}

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from swapd import failpoints
+from swapd.certify.registry import End
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import Done, EngineInfo
@@ -24,6 +25,7 @@ from swapd.migration.ends import end_reason
 from swapd.migration.loans import Loans
 from swapd.migration.move import Move
 from swapd.migration.outcomes import within
+from swapd.migration.planner import Bars
 from swapd.migration.quarantine import Quarantine
 from swapd.migration.records import planned, redispatched
 from swapd.migration.route import Peer
@@ -57,6 +59,7 @@ class Carrier:
         tally: Tally,
         quarantine: Quarantine,
         gate: Gate | None,
+        bars: Bars,
         wall: Callable[[], float],
     ) -> None:
         self._config = config
@@ -69,6 +72,7 @@ class Carrier:
         self._quarantine = quarantine
         self._gate = gate
         self._park = gate.park if gate is not None else None
+        self._bars = bars
         self._wall = wall
 
     def peer(self, name: str) -> Peer:
@@ -110,7 +114,19 @@ class Carrier:
     def wave(self, source: str, target: str, moves: Sequence[Move]) -> Wave:
         """The moves that go between these two together."""
         batch = f"bat_{secrets.token_hex(6)}"
-        return Wave(self._config, self._table, self.peer(source), self.peer(target), batch, moves)
+        one, other = self.peer(source), self.peer(target)
+        return Wave(
+            self._config, self._table, one, other, batch, moves, permit=lambda: self._permit(one, other)
+        )
+
+    def _permit(self, source: Peer, target: Peer) -> None:
+        """Raise what the evidence for a move lacks by now: it was planned a moment ago (H136)."""
+        ready = source.ready or target.ready
+        if ready is None:
+            return  # a worker that is gone: the next step says so
+        ends = [End(peer.name, (peer.ready or ready).info.fingerprint) for peer in (source, target)]
+        if (bar := self._bars(*ends)) is not None:
+            raise SwapdError(bar.code, bar.detail)
 
     async def carry(
         self,

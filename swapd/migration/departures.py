@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from swapd.errors import Code, SwapdError
 from swapd.messages.generation import PARK
-from swapd.migration.planner import Assignment, Candidate, Refusal, Traveller, plan
+from swapd.migration.planner import Assignment, Bars, Candidate, Refusal, Traveller, plan
 from swapd.migration.turns import Turn, in_turn
 
 PARKABLE: Final = frozenset({Code.NO_TARGET, Code.TARGET_FULL, Code.NO_EDGE})
@@ -27,7 +27,7 @@ class Sight(NamedTuple):
     source: Candidate
     workers: Sequence[Candidate]
     migration_enabled: bool
-    certified: bool
+    bars: Bars
 
 
 class Departure(NamedTuple, Generic[L]):
@@ -66,7 +66,7 @@ def depart(
         sight.workers,
         travellers,
         migration_enabled=sight.migration_enabled,
-        certified=sight.certified,
+        bars=sight.bars,
     )
     fresh = {each.session for each in travellers if each.fresh}
     unbegun: list[Refusal] = []

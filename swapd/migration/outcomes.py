@@ -24,6 +24,7 @@ _STEP: Final = frozenset(
         *(Code.PRECOPY_DIVERGED, Code.DRAIN_CANCELLED, Code.ENGINE_FAILED, Code.INTERNAL),
         *(Code.INVALID_REQUEST, Code.PROMPT_EMPTY, Code.BUDGET_EXCEEDED, Code.CURSOR_AHEAD),
         *(Code.FRAME_TOO_LARGE, Code.FRAME_MALFORMED, Code.VERSION_UNSUPPORTED),
+        *(Code.NO_EDGE, Code.CERTIFICATE_EXPIRED, Code.CERTIFICATE_REVOKED),
     }
 )
 """How a step of a move can fail."""
@@ -35,6 +36,7 @@ _STAYS: Final = frozenset(
     {
         *(Code.NOT_ELIGIBLE, Code.TARGET_FULL, Code.NO_TARGET, Code.NO_EDGE, Code.MIGRATION_DISABLED),
         *(Code.ARENA_UNAVAILABLE, Code.ARENA_TOO_SMALL, Code.ARENA_EXHAUSTED, Code.PARK_FULL),
+        *(Code.CERTIFICATE_EXPIRED, Code.CERTIFICATE_REVOKED),
         *(Code.PARKING_OFF, Code.REPLAY_NOT_PERMITTED, Code.ALREADY_FINISHED, Code.DEADLINE),
     }
 )

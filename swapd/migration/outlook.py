@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from swapd.config import Config
 from swapd.errors import Code
 from swapd.migration.departures import Sight
 from swapd.migration.ledger import CapacityLedger
 from swapd.migration.pictures import candidate, holders, progress
-from swapd.migration.planner import Refusal
+from swapd.migration.planner import Bars, Refusal
 from swapd.migration.quarantine import Quarantine
 from swapd.sessions.admission import Admission
 from swapd.sessions.table import SessionTable
@@ -17,25 +16,28 @@ from swapd.worker.link import WorkerLink
 
 
 class Outlook:
-    """The workers as they are now. `migration_off` says who switched moves off; None: they may begin."""
+    """The workers as they are now. `migration_off` says who switched moves off; None: they may begin.
+
+    `bars` is the evidence for moves.
+    """
 
     def __init__(
         self,
-        config: Config,
         table: SessionTable,
         ledger: CapacityLedger,
         admission: Admission,
         links: Mapping[str, WorkerLink],
         quarantine: Quarantine,
         migration_off: Callable[[], str | None],
+        bars: Bars,
     ) -> None:
-        self._config = config
         self._table = table
         self._ledger = ledger
         self._admission = admission
         self._links = links
         self._quarantine = quarantine
         self._migration_off = migration_off
+        self._bars = bars
 
     def sight(self, source: WorkerLink, ledger: CapacityLedger | None = None) -> Sight:
         """For the planner; `ledger` may be a copy, to try out what would fit."""
@@ -44,7 +46,7 @@ class Outlook:
             candidate(source, ledger, self._admission),
             [candidate(link, ledger, self._admission) for link in self._links.values()],
             migration_enabled=self._migration_off() is None,
-            certified=self._config.self_certify,
+            bars=self._bars,
         )
 
     def detail(self, refusal: Refusal, source: str) -> str | None:

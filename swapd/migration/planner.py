@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from swapd.certify.registry import Bar, End
 from swapd.errors import Code
+
+Bars = Callable[[End, End], Bar | None]
+"""What keeps sessions from moving from one end to another, by the evidence for it; None: nothing does."""
+BARS_SHOWN: Final = 3
+"""Ways of which a refusal tells why they are barred: it is read by people."""
+_GRAVEST: Final = (Code.CERTIFICATE_REVOKED, Code.CERTIFICATE_EXPIRED, Code.NO_EDGE)
+"""Which of several reasons is told: the one that most needs somebody to know of it."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -19,6 +28,10 @@ class Candidate(msgspec.Struct, frozen=True):
     block_tokens: int
     free_blocks: int
     free_slots: int
+
+    @property
+    def end(self) -> End:
+        return End(self.worker, self.fingerprint)
 
 
 class Traveller(msgspec.Struct, frozen=True):
@@ -59,27 +72,28 @@ def plan(
     travellers: Sequence[Traveller],
     *,
     migration_enabled: bool,
-    certified: bool,
+    bars: Bars,
 ) -> tuple[list[Assignment], list[Refusal]]:
     """Give each session the emptiest worker that may and can take it; all choices count together.
 
-    `certified`: some evidence allows native moves between workers of equal fingerprint (H129, H133).
+    `bars` is asked for every way, each time: what allowed it a moment ago may have expired (H136).
     """
     assignments: list[Assignment] = []
     refusals: list[Refusal] = []
     workers = [worker for worker in others if worker.worker != source.worker and worker.alive]
     free = {worker.worker: worker.free_blocks for worker in workers}
     slots = {worker.worker: worker.free_slots for worker in workers}
+    barred = {worker.worker: bar for worker in workers if (bar := bars(source.end, worker.end)) is not None}
     # Largest first: a big session may fit only where no small one went before it.
     for traveller in sorted(travellers, key=lambda t: (-t.budget_tokens, t.session)):
         if traveller.moving:
             continue
-        code = _refusal(traveller, source, workers, migration_enabled, certified)
+        code, detail = _refusal(traveller, workers, migration_enabled, barred)
         if code is None:
             fitting = [
                 worker
                 for worker in workers
-                if _edge(source, worker)
+                if worker.worker not in barred
                 and worker.admitting
                 and slots[worker.worker] > 0
                 and free[worker.worker] >= _blocks(traveller, worker)
@@ -91,15 +105,11 @@ def plan(
                 assignments.append(Assignment(traveller.session, best.worker))
                 continue
             code = Code.TARGET_FULL
-        refusals.append(Refusal(traveller.session, code, code in _RETRY))
+        refusals.append(Refusal(traveller.session, code, code in _RETRY, detail))
     return assignments, refusals
 
 
 _RETRY = frozenset({Code.NOT_ELIGIBLE, Code.TARGET_FULL, Code.NO_TARGET})
-
-
-def _edge(source: Candidate, target: Candidate) -> bool:
-    return source.fingerprint == target.fingerprint
 
 
 def _blocks(traveller: Traveller, worker: Candidate) -> int:
@@ -108,21 +118,23 @@ def _blocks(traveller: Traveller, worker: Candidate) -> int:
 
 def _refusal(
     traveller: Traveller,
-    source: Candidate,
     workers: Sequence[Candidate],
     migration_enabled: bool,
-    certified: bool,
-) -> Code | None:
+    barred: Mapping[str, Bar],
+) -> tuple[Code | None, str | None]:
+    """Why no worker may take it, and whose doing that is, where the evidence is."""
     if traveller.finished:
-        return Code.ALREADY_FINISHED
+        return Code.ALREADY_FINISHED, None
     if not traveller.eligible:
-        return Code.NOT_ELIGIBLE
+        return Code.NOT_ELIGIBLE, None
     if not migration_enabled:
-        return Code.MIGRATION_DISABLED
+        return Code.MIGRATION_DISABLED, None
     if not workers:
-        return Code.NO_TARGET
-    if not certified or not any(_edge(source, worker) for worker in workers):
-        return Code.NO_EDGE
-    if not any(worker.admitting for worker in workers if _edge(source, worker)):
-        return Code.NO_TARGET
-    return None
+        return Code.NO_TARGET, None
+    allowed = [worker for worker in workers if worker.worker not in barred]
+    if not allowed:
+        bars = sorted(barred.values(), key=lambda bar: (_GRAVEST.index(bar.code), bar.detail))
+        return bars[0].code, ", ".join(bar.detail for bar in bars[:BARS_SHOWN])
+    if not any(worker.admitting for worker in allowed):
+        return Code.NO_TARGET, None
+    return None, None

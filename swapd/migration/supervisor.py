@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence, Set
 
 import trio
 
+from swapd.certify.keeper import CertificateKeeper
 from swapd.config import Config
 from swapd.errors import Code, SwapdError
 from swapd.migration.askers import OWNERS, asks
@@ -61,6 +62,7 @@ class MigrationSupervisor:
         arena_refusal: SwapdError | None = None,
         park: ParkLink | None = None,
         wall: Callable[[], float] = time.time,
+        certificates: CertificateKeeper | None = None,
     ) -> None:
         self.on_drain: Callable[[DrainView], None] = lambda view: None
         self._table = table
@@ -78,17 +80,19 @@ class MigrationSupervisor:
         by_config = None if config.migration_enabled else "by the configuration"
         self.migration_off: Callable[[], str | None] = lambda: by_config
         """Who switched moves off; None: they may begin (A13)."""
+        self.certificates = certificates or CertificateKeeper(config, table.store, (), table.notify, wall)
+        bars = self.certificates.bar
         self._gate = (
-            Gate(config, ledger, admission, links, park, lambda: self.migration_off())
+            Gate(ledger, admission, links, park, lambda: self.migration_off(), bars)
             if park is not None
             else None
         )
         self.quarantine = Quarantine(table, ledger, admission, links, wall)
         self._outlook = Outlook(
-            config, table, ledger, admission, links, self.quarantine, lambda: self.migration_off()
+            table, ledger, admission, links, self.quarantine, lambda: self.migration_off(), bars
         )
         self._carrier = Carrier(
-            config, table, recovery, links, self.loans, self.tally, self.quarantine, self._gate, wall
+            config, table, recovery, links, self.loans, self.tally, self.quarantine, self._gate, bars, wall
         )
         self.passage = (
             Passage(
@@ -103,11 +107,13 @@ class MigrationSupervisor:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own the drains' tasks, and that of the loans, until cancelled."""
+        """Own the drains' tasks, and those of loans and certificates, until cancelled."""
         await self._store.read(self.tally.load)
         await self.quarantine.load()
+        await self.certificates.load()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self.certificates.run)
             nursery.start_soon(self.loans.run, self._table.notify)
             task_status.started()
             try:

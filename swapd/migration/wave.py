@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -55,7 +55,11 @@ class Wave:
         target: Peer,
         batch: str,
         moves: Sequence[Move],
+        *,
+        permit: Callable[[], None],
     ) -> None:
+        """`permit` raises why a move may not begin, just before the target is asked for room."""
+        self._permit = permit
         self._route = Route.between(config, table, source, target)
         self._batch = batch
         self.moves = list(moves)
@@ -108,6 +112,7 @@ class Wave:
             if move.phase is Phase.PLANNED:
                 if move.withdrawn is not None:
                     raise SwapdError(move.withdrawn)
+                self._permit()  # H136; past this it goes on whatever expires (H135)
                 await reserve(self._route, move)
             await copy(self._route, move, most)
         except SwapdError as error:

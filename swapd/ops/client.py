@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import trio
 import zmq
 
+from swapd.certify.views import PlansView, RevocationView
 from swapd.device_views import DeviceEvent, DeviceView, SamplePoint, TakeBack
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import StepRecord
@@ -136,6 +137,12 @@ class OpsClient:
 
     async def reconciliation(self) -> ReconciliationView:
         return (await self._call(commands.Reconciliation(), answers.ReconciliationAnswer)).report
+
+    async def plans(self) -> PlansView:
+        return (await self._call(commands.Plans(), answers.PlansAnswer)).plans
+
+    async def revoke(self, certificate: str) -> RevocationView:
+        return (await self._call(commands.Revoke(certificate), answers.RevocationAnswer)).revocation
 
     async def metrics(self) -> str:
         return (await self._call(commands.Metrics(), answers.MetricsAnswer)).text

@@ -184,6 +184,10 @@ class OpsServer:
                 return answers.WorkerAnswer(await service.clear_quarantine(caller, worker))
             case commands.Reconciliation():
                 return answers.ReconciliationAnswer(await service.reconciliation(caller))
+            case commands.Plans():
+                return answers.PlansAnswer(await service.plans.view(caller))
+            case commands.Revoke(certificate):
+                return answers.RevocationAnswer(await service.plans.revoke(caller, certificate))
             case commands.ConsoleLink(role, new_tokens):
                 if new_tokens:
                     await service.door.new_tokens(caller)

@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from swapd.config import Config
+from swapd.certify.registry import Bar, End
 from swapd.errors import Code, SwapdError
 from swapd.messages.from_worker import EngineInfo
+from swapd.messages.generation import PARK
 from swapd.migration.ledger import CapacityLedger, blocks_for
 from swapd.migration.pictures import candidate, parked, traveller
-from swapd.migration.planner import Assignment, Candidate, Refusal, plan
+from swapd.migration.planner import Assignment, Bars, Candidate, Refusal, plan
 from swapd.parking.ledger import ParkLedger, park_size
 from swapd.parking.link import ParkLink
 from swapd.sessions.admission import Admission
@@ -33,16 +34,17 @@ class Gate:
 
     def __init__(
         self,
-        config: Config,
         ledger: CapacityLedger,
         admission: Admission,
         links: Mapping[str, WorkerLink],
         park: ParkLink,
         migration_off: Callable[[], str | None],
+        bars: Bars,
     ) -> None:
+        """`bars` is the evidence for moves: who comes in must be able to go out by it, too."""
         self.park = park
         self._migration_off = migration_off
-        self._config = config
+        self._bars = bars
         self._ledger = ledger
         self._admission = admission
         self._links = links
@@ -50,22 +52,29 @@ class Gate:
     def expect(self, move: str, session: LiveSession, info: EngineInfo) -> None:
         """Promise a move its room. `park.settle` ends the promise.
 
-        Raises `park_full`; and `migration_disabled` or `no_edge`, because nothing is parked that could not
-        come back natively.
+        Raises `park_full`; and `migration_disabled`, or what the evidence lacks, because nothing is parked
+        that could not come back natively.
         """
-        self._check()
+        self._check(session, info)
         self.park.expect(move, _positions_soon(session, info), info)
 
     def rehearse(self, ledger: ParkLedger, session: LiveSession, info: EngineInfo) -> None:
         """Promise a session its room in a copy of the park's ledger. Raises as `expect` does."""
-        self._check()
+        self._check(session, info)
         ledger.expect(session.id, _positions_soon(session, info), info)
 
-    def _check(self) -> None:
+    def _check(self, session: LiveSession, info: EngineInfo) -> None:
         if (off_by := self._migration_off()) is not None:
             raise SwapdError(Code.MIGRATION_DISABLED, off_by)
-        if not self._config.self_certify:
-            raise SwapdError(Code.NO_EDGE)
+        if (bar := self._bar(session, info.fingerprint)) is not None:
+            raise SwapdError(bar.code, bar.detail)
+
+    def _bar(self, session: LiveSession, fingerprint: str) -> Bar | None:
+        """What keeps KV of that fingerprint out of the park."""
+        owner = session.record.owner
+        return self._bars(
+            End(owner.worker if owner is not None else PARK, fingerprint), End(PARK, fingerprint)
+        )
 
     def could_take(self, session: LiveSession) -> bool:
         """Whether the park would take a session, now or as soon as others have come to rest there."""
@@ -81,9 +90,9 @@ class Gate:
         link = self._links.get(owner.worker) if owner is not None else None
         if link is None or link.ready is None or session.durable == 0:
             return None
-        if self._migration_off() is not None or not self._config.self_certify:
-            return None
         info = link.ready.info
+        if self._migration_off() is not None or self._bar(session, info.fingerprint) is not None:
+            return None
         self.park.room.look_at_disk()
         return self.park.room.ledger.could_take_soon(park_size(_positions_soon(session, info), info))
 
@@ -112,7 +121,7 @@ class Gate:
             [_beside(worker, first) for worker in candidates],
             [traveller(session)],
             migration_enabled=self._migration_off() is None,
-            certified=self._config.self_certify,
+            bars=self._bars,
         )
 
     def precedence(self, waiting: Iterable[LiveSession]) -> Precedence | None:
@@ -122,7 +131,7 @@ class Gate:
         would never come back. Only one worker is held to it, the one that is nearest to having the room:
         new sessions go to the others, and to what is left of it.
         """
-        if self._migration_off() is not None or not self._config.self_certify:
+        if self._migration_off() is not None:
             return None  # nobody can come back: nothing is kept
         for session in waiting:
             kept = self.park.room.get(session.id)
@@ -134,7 +143,7 @@ class Gate:
                 for worker in (
                     candidate(link, self._ledger, self._admission) for link in self._links.values()
                 )
-                if worker.admitting and worker.fingerprint == kept.header.fingerprint
+                if worker.admitting and self._bars(parked(kept.header.fingerprint).end, worker.end) is None
                 if (capacity := self._ledger.worker(worker.worker)) is not None
                 and capacity.could_hold(tokens)
             ]

@@ -137,7 +137,7 @@ socket_dir = {quote(str(state.socket_dir))}
 host = "{HOST}"
 port = {port}
 arena_bytes = {ARENA_BYTES}
-# There is no certificate yet: equal fingerprints are taken as enough.
+# Nobody has evaluated this machine: equal fingerprints are taken as enough.
 self_certify = true
 # Nobody comes back for a worker of this service.
 stop_workers = "always"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
 
+from swapd.errors import Code, SwapdError
 from swapd.store.database import open_reader
 
 T = TypeVar("T")
@@ -70,3 +72,12 @@ def _opened(path: Path) -> sqlite3.Connection:
     # A connection that has read nothing yet holds no part of the log.
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     return connection
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise `disk_error` where the database cannot be read: a refusal, and no bug of ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise SwapdError(Code.DISK_ERROR, "the database cannot be read") from error

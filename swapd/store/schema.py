@@ -214,6 +214,11 @@ def _askers(db: Database) -> None:
     db.execute("ALTER TABLE drains ADD COLUMN time_to_clear_s REAL")
 
 
+@MIGRATIONS(name="0007_revocations")
+def _revocations(db: Database) -> None:
+    db.execute("CREATE TABLE revocations (certificate TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID")
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the schema up to date. Raises `schema_newer`, having changed nothing."""
     db = Database(connection, execute_plugins=False)

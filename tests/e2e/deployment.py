@@ -43,6 +43,7 @@ def toml(
     extra: str = "",
     top: str = "",
     lent: Mapping[str, str] | None = None,
+    self_certify: bool = True,
 ) -> str:
     """A configuration of two workers, a and b; `lent` names the `[[devices]]` entry of each."""
     device = {worker: f'device = "{(lent or {}).get(worker, "cpu")}"' for worker in ("a", "b")}
@@ -50,7 +51,7 @@ def toml(
 database_path = "{folder}/swapd.db"
 socket_dir = "{folder}/s"
 port = {port}
-self_certify = true
+self_certify = {str(self_certify).lower()}
 allow_sim_engine = true
 arena_bytes = {64 << 20 if engine == "sim" else 256 << 20}
 stop_workers = "always"
@@ -101,6 +102,7 @@ class Deployment:
         top: str = "",
         lent: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
+        self_certify: bool = True,
     ) -> None:
         self.env = env
         """That of the coordinator and all it starts; None: this process's."""
@@ -114,7 +116,16 @@ class Deployment:
         # A port that stays the same over restarts, so that clients can come back to it.
         port = free_port()
         self.config.write_text(
-            toml(self.folder, port, engine=engine, model=model, extra=extra, top=top, lent=lent)
+            toml(
+                self.folder,
+                port,
+                engine=engine,
+                model=model,
+                extra=extra,
+                top=top,
+                lent=lent,
+                self_certify=self_certify,
+            )
         )
         self.config.chmod(0o600)
         (self.folder / "s").mkdir(mode=0o700)

@@ -92,6 +92,11 @@ def test_of_which_nothing_came_begins_elsewhere_or_does_not_hold_the_device() ->
     assert step(received=0, reason=Code.NOT_ELIGIBLE) == "wait"
 
 
+def test_without_evidence_for_a_move_no_waiting_helps() -> None:
+    """H62: an owner is not kept waiting for a certificate."""
+    assert {Code.NO_EDGE, Code.CERTIFICATE_EXPIRED, Code.CERTIFICATE_REVOKED} <= NO_NATIVE
+
+
 def test_replay_is_for_those_that_permit_it_and_cannot_be_moved() -> None:
     for reason in NO_NATIVE:
         assert step(reason=reason, room=True, replay_permitted=True) == "replay"

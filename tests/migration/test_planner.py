@@ -7,17 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swapd.certify.registry import Bar, End, Evidence, Terms
 from swapd.errors import Code
-from swapd.migration.planner import Assignment, Candidate, Refusal, Traveller, plan
+from swapd.migration.planner import Assignment, Bars, Candidate, Refusal, Traveller, plan
 
 SOURCE = Candidate("a", True, False, "fp", 4, 0, 0)
 TARGET = Candidate("b", True, True, "fp", 4, 10, 2)
 
 
+def equal(source: End, target: End) -> Bar | None:
+    """As with `self_certify`."""
+    return Evidence(Terms(None, "dev", True, 1)).bar(source, target, 0.0)
+
+
+def none(source: End, target: End) -> Bar:
+    """As without any evidence."""
+    return Bar(Code.NO_EDGE, "no evidence")
+
+
 def ask(
-    *others: Candidate, travellers: list[Traveller], enabled: bool = True, certified: bool = True
+    *others: Candidate, travellers: list[Traveller], enabled: bool = True, bars: Bars = equal
 ) -> tuple[list[Assignment], list[Refusal]]:
-    return plan(SOURCE, [SOURCE, *others], travellers, migration_enabled=enabled, certified=certified)
+    return plan(SOURCE, [SOURCE, *others], travellers, migration_enabled=enabled, bars=bars)
 
 
 def changed(candidate: Candidate, **changes: object) -> Candidate:
@@ -51,25 +62,54 @@ def test_the_largest_session_chooses_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("traveller", "others", "enabled", "certified", "code", "retry"),
+    ("traveller", "others", "enabled", "bars", "code", "retry"),
     [
-        (Traveller("s", 4, finished=True), [TARGET], True, True, Code.ALREADY_FINISHED, False),
-        (Traveller("s", 4, eligible=False), [TARGET], True, True, Code.NOT_ELIGIBLE, True),
-        (Traveller("s", 4), [TARGET], False, True, Code.MIGRATION_DISABLED, False),
-        (Traveller("s", 4), [], True, True, Code.NO_TARGET, True),
-        (Traveller("s", 4), [changed(TARGET, alive=False)], True, True, Code.NO_TARGET, True),
-        (Traveller("s", 4), [changed(TARGET, admitting=False)], True, True, Code.NO_TARGET, True),
-        (Traveller("s", 4), [TARGET], True, False, Code.NO_EDGE, False),
-        (Traveller("s", 4), [changed(TARGET, fingerprint="other")], True, True, Code.NO_EDGE, False),
-        (Traveller("s", 4), [changed(TARGET, free_slots=0)], True, True, Code.TARGET_FULL, True),
+        (Traveller("s", 4, finished=True), [TARGET], True, equal, Code.ALREADY_FINISHED, False),
+        (Traveller("s", 4, eligible=False), [TARGET], True, equal, Code.NOT_ELIGIBLE, True),
+        (Traveller("s", 4), [TARGET], False, equal, Code.MIGRATION_DISABLED, False),
+        (Traveller("s", 4), [], True, equal, Code.NO_TARGET, True),
+        (Traveller("s", 4), [changed(TARGET, alive=False)], True, equal, Code.NO_TARGET, True),
+        (Traveller("s", 4), [changed(TARGET, admitting=False)], True, equal, Code.NO_TARGET, True),
+        (Traveller("s", 4), [TARGET], True, none, Code.NO_EDGE, False),
+        (Traveller("s", 4), [changed(TARGET, fingerprint="other")], True, equal, Code.NO_EDGE, False),
+        (Traveller("s", 4), [changed(TARGET, free_slots=0)], True, equal, Code.TARGET_FULL, True),
     ],
 )
 def test_a_session_that_cannot_move_says_why_and_whether_to_try_again(
-    traveller: Traveller, others: list[Candidate], enabled: bool, certified: bool, code: Code, retry: bool
+    traveller: Traveller, others: list[Candidate], enabled: bool, bars: Bars, code: Code, retry: bool
 ) -> None:
     """H55, H56, H85, H116, A24: draining workers are no targets."""
-    moves, refusals = ask(*others, travellers=[traveller], enabled=enabled, certified=certified)
-    assert (moves, refusals) == ([], [Refusal("s", code, retry)])
+    moves, refusals = ask(*others, travellers=[traveller], enabled=enabled, bars=bars)
+    assert (moves, [msgspec.structs.replace(each, detail=None) for each in refusals]) == (
+        [],
+        [Refusal("s", code, retry)],
+    )
+
+
+def test_of_several_barred_ways_the_gravest_reason_is_told_and_each_is_named() -> None:
+    """H55: who and why; an edge that is allowed makes the others no reason at all."""
+    reasons = {
+        "b": Bar(Code.NO_EDGE, "a to b: fingerprint_mismatch"),
+        "c": Bar(Code.CERTIFICATE_EXPIRED, "a to c: expired"),
+        "d": Bar(Code.CERTIFICATE_REVOKED, "a to d: revoked"),
+    }
+    others = [changed(TARGET, worker=name) for name in "bcd"]
+
+    def bars(source: End, target: End) -> Bar | None:
+        return reasons.get(target.worker)
+
+    for left, code in (
+        ("bcd", Code.CERTIFICATE_REVOKED),
+        ("bc", Code.CERTIFICATE_EXPIRED),
+        ("b", Code.NO_EDGE),
+    ):
+        here = [each for each in others if each.worker in left]
+        moves, [refusal] = ask(*here, travellers=[Traveller("s", 8)], bars=bars)
+        assert (moves, refusal.code, refusal.retry) == ([], code, False)
+        assert refusal.detail is not None
+        assert all(reasons[name].detail in refusal.detail for name in left)
+    others.append(changed(TARGET, worker="e"))
+    assert ask(*others, travellers=[Traveller("s", 8)], bars=bars) == ([Assignment("s", "e")], [])
 
 
 def test_a_draining_worker_is_passed_over_however_empty_it_is() -> None:
@@ -108,13 +148,13 @@ travellers_of = st.builds(
     others=st.lists(candidates, max_size=4, unique_by=lambda c: c.worker),
     travellers=st.lists(travellers_of, max_size=8, unique_by=lambda t: t.session),
     enabled=st.booleans(),
-    certified=st.booleans(),
+    bars=st.sampled_from([equal, none]),
 )
 def test_a_plan_never_promises_more_than_there_is(
-    others: list[Candidate], travellers: list[Traveller], enabled: bool, certified: bool
+    others: list[Candidate], travellers: list[Traveller], enabled: bool, bars: Bars
 ) -> None:
     """H46, H48, H55: each session has one answer; no worker gets more than its room; only edges are used."""
-    moves, refusals = plan(SOURCE, others, travellers, migration_enabled=enabled, certified=certified)
+    moves, refusals = plan(SOURCE, others, travellers, migration_enabled=enabled, bars=bars)
     answered = [m.session for m in moves] + [r.session for r in refusals]
     assert sorted(answered) == sorted(t.session for t in travellers if not t.moving)
     by_name = {t.session: t for t in travellers}
@@ -124,7 +164,7 @@ def test_a_plan_never_promises_more_than_there_is(
         assert len(here) <= other.free_slots
         if here:
             assert enabled
-            assert certified
+            assert bars is equal
             assert other.alive
             assert other.admitting
             assert other.worker != SOURCE.worker

@@ -16,7 +16,7 @@ from swapd.migration.turns import LONGER_TOKENS, STARVED_S, Turn, convoys, in_tu
 
 SOURCE = Candidate("a", True, False, "fp", 4, 0, 0)
 TARGET = Candidate("b", True, True, "fp", 4, 100_000, 100)
-SIGHT = Sight(SOURCE, [SOURCE, TARGET], True, True)
+SIGHT = Sight(SOURCE, [SOURCE, TARGET], True, lambda source, target: None)
 
 sizes = st.integers(1, 20_000)
 turns = st.lists(st.tuples(sizes, st.floats(0, 3 * STARVED_S)), max_size=12).map(

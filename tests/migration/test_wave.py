@@ -45,7 +45,7 @@ async def wave_of(world: World, *sessions: LiveSession) -> Wave:
     await world.store.commit(plan)
     link_a: Any = source
     link_b: Any = target
-    return Wave(world.config, world.table, link_a, link_b, "bat", moves)
+    return Wave(world.config, world.table, link_a, link_b, "bat", moves, permit=lambda: None)
 
 
 ENDS = (into.Resume, into.Discard, into.Release, into.Cancel)

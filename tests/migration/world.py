@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
+from swapd.certify.certificate import Certificate
+from swapd.certify.keeper import CertificateKeeper
 from swapd.config import Config, CredentialConfig, LimitConfig, ModelConfig, TimerConfig, WorkerConfig
 from swapd.errors import Code, SwapdError
 from swapd.messages import from_worker as out
@@ -312,6 +314,7 @@ class World:
         info: out.EngineInfo = INFO,
         wall: Callable[[], float] = time.time,
         room: ParkRoom | None = None,
+        certificates: Sequence[Certificate] = (),
     ) -> None:
         self.config = config
         self.store = store
@@ -343,7 +346,9 @@ class World:
             if room is not None and arena is not None
             else None,
             wall=wall,
+            certificates=CertificateKeeper(config, store, certificates, self.table.notify, wall),
         )
+        self.certificates = self.supervisor.certificates
         self.park = self.table.park = self.supervisor.park
         for worker in config.workers:
             self.add_worker(worker.worker_id, info)
@@ -495,6 +500,7 @@ async def open_world(
     wall: Callable[[], float] = time.time,
     world_class: type[World] | None = None,
     stored: Iterable[str] = (),
+    certificates: Sequence[Certificate] = (),
     **changes: Any,
 ) -> AsyncIterator[World]:
     """A running coordinator. `attach`: its workers have been found and hold nothing.
@@ -518,7 +524,7 @@ async def open_world(
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
             async with trio.open_nursery() as actors:
-                world = (world_class or World)(config, store, arena, info, wall, room)
+                world = (world_class or World)(config, store, arena, info, wall, room, certificates)
                 for name in stored:
                     record = await world.stored(name)
                     world.table.add(record, await world.transcript(name))

@@ -8,6 +8,7 @@ import pytest
 
 from swapd.errors import Code, SwapdError
 from swapd.ops.client import open_ops
+from swapd.ops.server import OPERATOR
 from swapd.views import Reconciled, ReconciliationView, SwitchesView
 from tests.ops.test_ops_server import folder, running
 
@@ -43,3 +44,17 @@ async def test_the_report_of_the_start_comes_as_it_is(folder: Path) -> None:
             "done", 1.0, 2.0, {"a": "absent", "b": "found"}, 1.5, 0.01, {"replayed": 1}, (entry,), 0
         )
         assert await client.reconciliation() == bench.service.report
+
+
+async def test_plans_come_as_they_are_and_a_certificate_is_revoked_by_its_id(folder: Path) -> None:
+    """H132, H137"""
+    async with running(folder) as bench, open_ops(folder) as client:
+        double = bench.service.plans
+        plans = await client.plans()
+        assert plans == await double.view(OPERATOR)
+        assert [each.edge.target for each in plans.edges] == ["b", "a"]
+        assert (await client.revoke(double.known.id)).revoked_at == 100.0
+        assert (await client.plans()).edges == ()
+        with pytest.raises(SwapdError) as refused:
+            await client.revoke("another")
+        assert refused.value.code is Code.CERTIFICATE_UNKNOWN

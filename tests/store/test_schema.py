@@ -24,6 +24,7 @@ def test_a_database_is_migrated_once(db: sqlite3.Connection) -> None:
         ("0004_activity",),
         ("0005_sign_ins",),
         ("0006_askers",),
+        ("0007_revocations",),
     ]
 
 

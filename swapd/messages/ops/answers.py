@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
+from swapd.certify.views import PlansView, RevocationView
 from swapd.device_views import DeviceEvent, DeviceView, SamplePoint
 from swapd.errors import SwapdError
 from swapd.messages.from_worker import StepRecord
@@ -61,6 +62,14 @@ class SwitchesAnswer(msgspec.Struct, frozen=True, tag="switches"):
 
 class ReconciliationAnswer(msgspec.Struct, frozen=True, tag="reconciliation"):
     report: ReconciliationView
+
+
+class PlansAnswer(msgspec.Struct, frozen=True, tag="plans"):
+    plans: PlansView
+
+
+class RevocationAnswer(msgspec.Struct, frozen=True, tag="revocation"):
+    revocation: RevocationView
 
 
 class SessionsAnswer(msgspec.Struct, frozen=True, tag="sessions"):
@@ -161,6 +170,8 @@ OpsAnswer = (
     | WorkerAnswer
     | SwitchesAnswer
     | ReconciliationAnswer
+    | PlansAnswer
+    | RevocationAnswer
     | SessionsAnswer
     | SessionAnswer
     | EventsAnswer

@@ -151,6 +151,16 @@ class Reconciliation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     """What the last start found of the run before it. Answer: `ReconciliationAnswer`."""
 
 
+class Plans(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plans"):
+    """Which moves are allowed, and on what evidence (H132). Answer: `PlansAnswer`."""
+
+
+class Revoke(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="revoke"):
+    """Deny every move on a certificate, for good (H137). Answer: `RevocationAnswer`."""
+
+    certificate: str
+
+
 class ConsoleLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="console_link"):
     """Make a one-time link to the console; with `new_tokens`, first make both tokens anew, which signs
     everybody out. Answer: `ConsoleLinkAnswer`."""
@@ -205,6 +215,8 @@ OpsCommand = (
     | TurnSwitch
     | ClearQuarantine
     | Reconciliation
+    | Plans
+    | Revoke
     | ConsoleLink
     | Metrics
     | Schedule
