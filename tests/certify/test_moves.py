@@ -387,6 +387,20 @@ async def test_expiry_is_measured_when_somebody_looks(tmp_path: Path) -> None:
         assert (found[name], found["swapd_certificates_registered"]) == (0, 0)
 
 
+async def test_a_running_service_notices_that_a_certificate_expires(tmp_path: Path) -> None:
+    """H135, B36: whether or not anything moves."""
+    began = trio.current_time()
+
+    def wall() -> float:
+        return GOOD.expires_at - 1.0 + trio.current_time() - began
+
+    told: list[str] = []
+    async with open_world(tmp_path, wall=wall, certificates=(GOOD,), self_certify=False) as world:
+        world.certificates.on_event = lambda what, made: told.append(what)
+        await world.until(lambda: told == ["expired"])
+        assert wall() >= GOOD.expires_at
+
+
 async def test_an_expiry_while_the_service_runs_is_told_once(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

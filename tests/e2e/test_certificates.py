@@ -17,6 +17,7 @@ from swapd.certify.certificate import Certificate, Gate, issue, write
 from swapd.config import SimConfig
 from swapd.engines.sim import SimEngine
 from swapd.messages.snapshot import SNAPSHOT_SCHEMA
+from swapd.ops.client import open_state_events
 from tests.e2e.deployment import REPO, Deployment, reading
 
 TOKENS = 3000
@@ -89,8 +90,16 @@ async def test_a_certificate_that_is_revoked_in_a_drain_stays_revoked() -> None:
             await deployment.call("PUT", "/v1/switches/migration", {"on": False})
             drain = await deployment.call("POST", f"/v1/workers/{source}/drains", {"deadline_s": 600}, 202)
             await waits_for(deployment, drain["id"], "migration_disabled")
-            revoked = command(deployment, "revoke", certificate["id"], "--json")
-            assert (revoked.returncode, json.loads(revoked.stdout)["certificate"]) == (0, certificate["id"])
+            async with open_state_events(deployment.folder / "s", "certificate") as receive:
+                revoked = command(deployment, "revoke", certificate["id"], "--json")
+                assert (revoked.returncode, json.loads(revoked.stdout)["certificate"]) == (
+                    0,
+                    certificate["id"],
+                )
+                with trio.fail_after(60):
+                    event = await receive()
+            assert (event.kind, event.fields["kind"]) == ("certificate", "revoked")
+            assert event.fields["certificate"] == certificate["id"]
             await deployment.call("PUT", "/v1/switches/migration", {"on": True})
             told = await waits_for(deployment, drain["id"], "certificate_revoked")
             assert "revoked" in told["detail"]
