@@ -41,7 +41,7 @@ from swapd.store.ledger import MoveCommit, commit_move
 
 MAX_BATCHES: Final = 8
 LEFT_FOR_THE_QUIET: Final = 2
-"""Blocks of a session that are copied while prefill is set aside: one step more would fill none."""
+"""Blocks that a session may still have when prefill is set aside: the full one of them is copied then."""
 
 
 class Wave:
